@@ -1,0 +1,102 @@
+"""Every error a user can meet, as one tree; each class carries the exit code of the command line.
+
+    NoisescopeError            1
+    ├── InputError             2   a value, name or file that cannot be meant (also a ValueError)
+    ├── NothingMatched         3   a selection that is well formed but touches nothing (also a LookupError)
+    │   ├── HiddenOperator     3   the operator runs inside a kernel that cannot be opened
+    │   ├── CompiledModel      3   compiled code that injection cannot reach
+    │   └── DoseVanished       3   noise was applied and rounding swallowed all of it
+    ├── ModelError             4   a model that cannot be found, loaded or understood
+    ├── StoreError             5   a file that cannot be written, or is in use
+    ├── MissingExtra           6   an optional dependency that is not installed
+    ├── BudgetExceeded         2   a capture that would not fit its memory budget (also an InputError)
+    └── ExitOrder              1   overlapping injections that were closed in the wrong order
+
+A message is one line: what, where, got, expected, fix.
+"""
+
+__all__ = [
+    "BudgetExceeded",
+    "CompiledModel",
+    "DoseVanished",
+    "ExitOrder",
+    "HiddenOperator",
+    "InputError",
+    "MissingExtra",
+    "ModelError",
+    "NoisescopeError",
+    "NothingMatched",
+    "StoreError",
+    "unknown_name",
+]
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class NoisescopeError(Exception):
+    """The root of the tree: catch it to catch everything noisescope raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(NoisescopeError, ValueError):
+    """A value, name or file that cannot be meant."""
+
+    exit_code = 2
+
+
+class NothingMatched(NoisescopeError, LookupError):
+    """A selection that is well formed but touches nothing in this model."""
+
+    exit_code = 3
+
+
+class HiddenOperator(NothingMatched):
+    """The selected operator runs inside a fused kernel that cannot be computed in steps."""
+
+
+class CompiledModel(NothingMatched):
+    """The model is compiled, so hooks and modes set now would silently do nothing."""
+
+
+class DoseVanished(NothingMatched):
+    """Noise was applied at a scale above zero and no element changed."""
+
+
+class ModelError(NoisescopeError):
+    """A model that cannot be found, loaded or understood."""
+
+    exit_code = 4
+
+
+class StoreError(NoisescopeError):
+    """A file that cannot be written, or is in use by another process."""
+
+    exit_code = 5
+
+
+class MissingExtra(NoisescopeError):
+    """An optional dependency that is not installed."""
+
+    exit_code = 6
+
+
+class BudgetExceeded(InputError):
+    """A capture that would not fit its memory budget; raised before the forward pass."""
+
+
+class ExitOrder(NoisescopeError):
+    """Overlapping injections that were closed in another order than they were opened."""
+
+
+def unknown_name(what: str, got: object, valid: Iterable[str]) -> InputError:
+    """One line for a misspelt name, with the nearest valid one and the whole list.
+
+    >>> print(unknown_name("operator", "sofmax", ["linear", "softmax"]))
+    unknown operator "sofmax", did you mean "softmax"? (linear softmax)
+    """
+    names = list(valid)
+    near = get_close_matches(str(got), names, n=1)
+    hint = f', did you mean "{near[0]}"?' if near else ";"
+    return InputError(f'unknown {what} "{got}"{hint} ({" ".join(names)})')

@@ -1,0 +1,13 @@
+"""Putting noise into a running model, and taking it out again without a trace.
+
+The only room that changes what a model computes. The way of a value: the function mode or a module hook sees an
+operator's result (`watching`), the scope says where that is (`scope`), the injection disturbs it and books it
+(`injecting`, `statistics`).
+"""
+
+from .injecting import Injection, inject
+from .statistics import InjectionStats
+from .survey import Coverage, survey
+from .watching import Observer, Watch
+
+__all__ = ["Coverage", "Injection", "InjectionStats", "Observer", "Watch", "inject", "survey"]

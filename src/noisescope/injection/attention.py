@@ -1,0 +1,54 @@
+"""Attention in separate steps: the fused kernel's mathematics with its products and its softmax in view.
+
+softmax(q kᵀ · scale + mask) v, softmax in float32. Rows in which everything is masked give zero, as the fused
+kernel gives. Dropout draws from torch's generator as the fused kernel does, but not the same numbers.
+"""
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["attention_in_steps", "plain_call"]
+
+Call = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Tensor]
+
+
+def plain_call(_operator: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Computes a step and lets nobody see it."""
+    result: Tensor = function(*args, **kwargs)
+    return result
+
+
+def attention_in_steps(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What `F.scaled_dot_product_attention` computes, each operator passed through `call`."""
+    if enable_gqa:
+        groups = query.size(-3) // key.size(-3)
+        key, value = (t.repeat_interleave(groups, dim=-3) for t in (key, value))
+    scores = call("matmul", torch.matmul, (query, key.transpose(-2, -1)), {})
+    scores = scores * (1 / sqrt(query.size(-1)) if scale is None else scale)
+    mask = _causal_mask(scores) if is_causal else attn_mask
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    weights = call("softmax", F.softmax, (scores,), {"dim": -1, "dtype": torch.float32})
+    if mask is not None:
+        weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+    weights = F.dropout(weights.to(value.dtype), dropout_p) if dropout_p else weights.to(value.dtype)
+    return call("matmul", torch.matmul, (weights, value), {})
+
+
+def _causal_mask(scores: Tensor) -> Tensor:
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()

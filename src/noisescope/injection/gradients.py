@@ -1,0 +1,48 @@
+"""The two autograd functions of injection: errors that the gradient does not see, and gradients that can be visited."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["add_unseen", "visit_gradient"]
+
+
+class _AddUnseen(torch.autograd.Function):
+    """Disturbs a copy; the gradient passes as if nothing had happened."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, disturb_: Callable[[Tensor], None]) -> Tensor:
+        out = value.clone()
+        disturb_(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class _VisitGradient(torch.autograd.Function):
+    """The identity; in the backward pass the gradient is shown to `visit` and replaced by its answer."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, visit: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.visit = visit
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.visit(grad), None
+
+
+def add_unseen(value: Tensor, disturb_: Callable[[Tensor], None]) -> Tensor:
+    """The disturbed value, with the gradient of the undisturbed one: a device's error has no derivative."""
+    out: Tensor = _AddUnseen.apply(value, disturb_)
+    return out
+
+
+def visit_gradient(value: Tensor, visit: Callable[[Tensor], Tensor]) -> Tensor:
+    """The same value; the gradient that its consumer makes for it goes through `visit`."""
+    out: Tensor = _VisitGradient.apply(value, visit)
+    return out

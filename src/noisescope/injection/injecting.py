@@ -1,0 +1,221 @@
+"""`inject`: known noise at known places of a model, for as long as the `with` block lasts.
+
+    with noisescope.inject(model, RelativeGaussian(0.05), layers=[9, 10, 11], operators=["softmax"]) as run:
+        logits = model(**batch).logits
+    print(run.stats)
+
+Refuses to do nothing in silence: a selection that touches no value, a compiled model and a dose that rounding swallows
+are errors, raised when the block ends.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import DoseVanished, HiddenOperator, InputError, NothingMatched
+from ..keys import Key
+from ..noise import Noise
+from ..operators import expand
+from ..sites import Layout, Selector, Site
+from ..specs import Layer, Phase, Selection, check_scale, check_scales, parse_layers, parse_phases
+from .gradients import add_unseen
+from .statistics import InjectionStats, sample
+from .watching import Watch
+
+__all__ = ["Injection", "Scales", "inject"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scale at each place: a layer's own scale, else the noise's, times the operator's multiplier."""
+
+    base: float
+    operators: Mapping[str, float] = field(default_factory=dict)
+    layers: Mapping[Layer, float] = field(default_factory=dict)
+
+    def at(self, layer: Layer | None, operator: str) -> float:
+        """The scale at one place."""
+        own = self.base if layer is None else self.layers.get(layer, self.base)
+        return own * self.operators.get(operator, 1.0)
+
+
+class Injection:
+    """A running injection, which is the observer that disturbs the values. `stats` tells what it did."""
+
+    def __init__(
+        self,
+        noise: Noise,
+        selection: Selection,
+        *,
+        model: nn.Module | None = None,
+        blocks: str | None = None,
+        scales: Scales | None = None,
+        seed: int = 0,
+        trial: int = 0,
+        strict: bool = True,
+    ) -> None:
+        self.noise = noise
+        self.selection = selection
+        self.scales = scales or Scales(noise.scale)
+        self.seed, self.trial = seed, trial
+        self.strict = strict
+        self.stats = InjectionStats(noise)
+        layout = Layout.of(model, blocks=blocks) if model is not None else None
+        self._meant = Selector(selection, layout)
+        self._watch = Watch(self, layout=layout)
+
+    def __enter__(self) -> "Injection":
+        self._watch.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.__exit__(kind, error, trace)
+        if kind is None and self.strict:
+            self._refuse_silence()
+
+    @property
+    def step(self) -> int:
+        """The number of the model's current or last forward pass, from 0; -1 before the first."""
+        return self._watch.scope.step
+
+    @property
+    def layer(self) -> Layer | None:
+        """The layer that is running now on this thread, if any."""
+        top = self._watch.scope.top
+        return self._watch.scope.layer_of(top, "") if top is not None else None
+
+    @property
+    def steps_difference(self) -> float:
+        """Largest abs difference between attention in steps and the fused kernel; 0 where none was opened."""
+        return max((float(found) for found in self._watch.steps_difference.values()), default=0.0)
+
+    # --- the observer -------------------------------------------------------------------------------------------
+
+    def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
+        """True where the selection points."""
+        return phase in self.selection.phases and self._meant(layer, operator, module)
+
+    def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
+        """The value, disturbed once and booked on its first site; its gradient is that of the undisturbed one."""
+        site = sites[0]
+        if not self._disturbs(site, value):
+            return value
+
+        def disturb_(out: Tensor) -> None:
+            self._disturb_(site, out, self._key(site, step))
+
+        if value.requires_grad:
+            return add_unseen(value, disturb_)
+        out = value if owned and value.is_contiguous() else value.clone()
+        disturb_(out)
+        return out
+
+    def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
+        """The disturbed gradient."""
+        if not self._disturbs(site, grad):
+            return grad
+        out = grad.clone()
+        self._disturb_(site, out, self._key(site, step).part(str(part)))
+        return out
+
+    def _disturbs(self, site: Site, value: Tensor) -> bool:
+        scale = self.scales.at(site.layer, site.operator)
+        if scale > 0 and value.is_floating_point() and value.numel():
+            return True
+        self.stats.book(site, 0, scale, None, None)
+        return False
+
+    def _disturb_(self, site: Site, value: Tensor, key: Key) -> None:
+        scale = self.scales.at(site.layer, site.operator)
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            before = sample(value, everything=self.noise.sparse)
+            self.noise.disturb_(value, scale, key)
+            self.stats.book(site, value.numel(), scale, before, sample(value, everything=self.noise.sparse))
+
+    def _key(self, site: Site, step: int) -> Key:
+        return Key(self.seed, site.name, self.trial, step)
+
+    # --- never a silent nothing ---------------------------------------------------------------------------------
+
+    def _refuse_silence(self) -> None:
+        if self.selection.empty or self.step < 0:
+            return
+        if not self.stats.calls():
+            raise self._why_nothing()
+        total = self.stats.total
+        if total.elements and not total.changed:
+            raise DoseVanished(
+                f"{self.noise.name} at scale {self.scales.base:g} changed none of {total.elements} values looked at; "
+                "it is below the rounding of their dtype, or they were all zero: use a larger scale or a wider dtype"
+            )
+
+    def _why_nothing(self) -> NothingMatched:
+        asked = self.selection.describe()
+        if self.selection.phases == ("backward",):
+            return NothingMatched(
+                f"{asked}: no gradient was disturbed; the selection matched nothing that needs a gradient, or no "
+                "backward pass ran inside the block"
+            )
+        for (module, kernel), operators in self._watch.hidden.items():
+            if inside := " ".join(sorted(set(operators) & set(self.selection.operators or operators))):
+                return HiddenOperator(
+                    f"{asked}: {inside} runs inside the fused kernel {kernel} of {module or 'the model'} and cannot be "
+                    "computed in steps; use an attention implementation such as sdpa or eager"
+                )
+        return NothingMatched(f"{asked}: nothing matched in {self.step + 1} forward passes; see `noisescope sites`")
+
+
+def inject(
+    model: nn.Module,
+    noise: Noise,
+    *,
+    layers: int | str | Iterable[int | str] | None = None,
+    operators: str | Iterable[str] | None = None,
+    modules: str | Iterable[str] | None = None,
+    phases: str | Iterable[str] = "forward",
+    operator_scales: Mapping[str, float] | None = None,
+    layer_scales: Mapping[Layer, float] | None = None,
+    seed: int = 0,
+    trial: int = 0,
+    blocks: str | None = None,
+) -> Injection:
+    """A context manager that puts noise into `model` at the selected places, and always takes it out again.
+
+    Use it for any experiment with a model of your own; use `noisy_ops` only for code that cannot be edited.
+
+    Args:
+        model: any module with a stack of blocks. Nothing is attached to it.
+        noise: a noise model with its scale, such as `RelativeGaussian(0.05)`. Scale 0 is the bitwise identity.
+        layers: indices, ranges ("9-11"), `embed`, `final_norm`, `head`, or a collection of these. None means all.
+        operators: names of the catalogue, or the group `norm`. None means all, an empty list none.
+        modules: patterns of module paths, globs or `re:` expressions; a module means all that is inside it.
+        phases: `forward`, `backward` or `both`. Backward noise goes on the gradients that the operator makes.
+        operator_scales: multipliers per operator, 1 where not given.
+        layer_scales: a layer's own scale, in place of the noise's.
+        seed: with the site, the trial and the step, all that a draw depends on.
+        trial: an independent repetition under the same seed.
+        blocks: where the blocks are, for a model whose structure is not recognised.
+
+    Returns:
+        The injection; `stats`, `step` and `steps_difference` may be read inside and after the block.
+    """
+    if not isinstance(noise, Noise):
+        raise InputError(f"noise: got {noise!r}, expected a noise model such as RelativeGaussian(0.05)")
+    selection = Selection(
+        layers=parse_layers(layers),
+        operators=expand(operators),
+        modules=None if modules is None else (modules,) if isinstance(modules, str) else tuple(modules),
+        phases=parse_phases(phases),
+    )
+    multipliers = {str(name): value for name, value in check_scales(operator_scales, what="operator_scales").items()}
+    scales = Scales(
+        check_scale(noise.scale),
+        {name: value for given, value in multipliers.items() for name in expand([given]) or ()},
+        check_scales(layer_scales, what="layer_scales"),
+    )
+    return Injection(noise, selection, model=model, blocks=blocks, scales=scales, seed=seed, trial=trial)

@@ -1,0 +1,149 @@
+"""Where execution is at this moment: which module of which layer, in which forward pass, at which call.
+
+A stack of frames, pushed and popped as modules start and finish. Nothing outside a block ever has a block's number:
+a frame's layer comes from the block it runs inside, else from its own role, else from whether blocks ran before it.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from ..sites import Layout
+from ..specs import Layer
+
+__all__ = ["Frame", "Scope", "in_backward"]
+
+Calls: TypeAlias = dict[tuple[str, str], int]
+
+MARKS = 2**14
+"""block entries remembered for recomputation; beyond that the oldest are forgotten"""
+
+
+@dataclass(slots=True)
+class Frame:
+    """One running module."""
+
+    module: nn.Module
+    path: str
+    layer: Layer | None
+    layout: Layout
+    is_block: bool = False
+    hidden: torch.Size | None = None
+    """shape of the hidden state that entered, for a block"""
+    operator: str | None = None
+    """the operator this module is by itself (a hand-written norm or activation)"""
+    spelled: bool = False
+    """True once that operator was seen as a function inside, so that the module is not counted again"""
+    softmax: torch.Size | None = None
+    """shape of the last softmax computed here: a product with it is attention's second"""
+    outer: tuple[int, Calls] | None = None
+    """step and calls to return to, for a block that is being recomputed in a backward pass"""
+
+
+class Scope:
+    """The stack of running modules, the step, and the calls counted within it.
+
+    `step` counts forward passes of the model: calls that start while no module of it is running. A block that
+    gradient checkpointing runs again in the backward pass is no new step: it gets the step and the call counts of
+    its first run back, found by the memory of its input, which checkpointing keeps alive.
+    """
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.step = -1
+        self.calls: Calls = {}
+        self.past_blocks = False
+        self._layouts: dict[nn.Module, Layout] = {}
+        self._marks: dict[tuple[str, int], tuple[int, Calls]] = {}
+
+    def add(self, layout: Layout) -> None:
+        """Makes a model's modules known."""
+        self._layouts.update(dict.fromkeys(layout.paths, layout))
+
+    def knows(self, module: nn.Module) -> bool:
+        """True if the module belongs to a model that was added."""
+        return module in self._layouts
+
+    @property
+    def top(self) -> Frame | None:
+        """The innermost running module."""
+        return self.frames[-1] if self.frames else None
+
+    def enter(self, module: nn.Module, args: tuple[object, ...]) -> Frame | None:
+        """Pushes a frame for a module that starts; None if it is not one of ours."""
+        layout = self._layouts.get(module)
+        if layout is None:
+            return None
+        if module is layout.root:
+            self.frames.clear()  # frames that an interrupt left behind
+        frame = Frame(module, layout.paths[module], None, layout, operator=layout.operator.get(module))
+        own = layout.layer.get(module)
+        frame.is_block = isinstance(own, int)
+        frame.layer = own if frame.is_block else self._inherited(own)
+        if not self.frames and not in_backward():
+            self._start_step()
+        if frame.is_block:
+            self._enter_block(frame, args)
+        self.frames.append(frame)
+        return frame
+
+    def leave(self, module: nn.Module) -> Frame | None:
+        """Pops the module's frame, and any that an exception left above it."""
+        if not any(frame.module is module for frame in self.frames):
+            return None
+        while True:
+            frame = self.frames.pop()
+            if frame.outer is not None:
+                self.step, self.calls = frame.outer
+            if frame.module is module:
+                return frame
+
+    def count(self, path: str, operator: str) -> int:
+        """The index of this call of the operator by that module, counting it."""
+        index = self.calls.get((path, operator), 0)
+        self.calls[path, operator] = index + 1
+        return index
+
+    def layer_of(self, frame: Frame | None, operator: str) -> Layer | None:
+        """The layer that a value computed now belongs to."""
+        if frame is None or not frame.layout.blocks:
+            return None
+        if frame.layer is not None:
+            return frame.layer
+        if not self.past_blocks:
+            return "embed"
+        return "final_norm" if operator.endswith("_norm") and frame.module in frame.layout.stacks else "head"
+
+    def _inherited(self, own: Layer | None) -> Layer | None:
+        around = self.frames[-1].layer if self.frames else None
+        return around if isinstance(around, int) or own is None else own
+
+    def _start_step(self) -> None:
+        self.step += 1
+        self.calls = {}
+        self.past_blocks = False
+
+    def _enter_block(self, frame: Frame, args: tuple[object, ...]) -> None:
+        self.past_blocks = True
+        if not args or not isinstance(args[0], Tensor):
+            return
+        frame.hidden = args[0].shape
+        mark = (frame.path, args[0].data_ptr())
+        if self.frames or not in_backward():
+            prefix = frame.path + "."
+            inside = {key: n for key, n in self.calls.items() if key[0] == frame.path or key[0].startswith(prefix)}
+            self._marks.pop(mark, None)
+            self._marks[mark] = (self.step, inside)
+            if len(self._marks) > MARKS:
+                del self._marks[next(iter(self._marks))]
+        elif mark in self._marks:
+            frame.outer = (self.step, self.calls)
+            self.step, inside = self._marks[mark]
+            self.calls = dict(inside)
+
+
+def in_backward() -> bool:
+    """True while the autograd engine runs a backward pass on this thread."""
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,10 @@
+"""Places in a model: how they are named, where the blocks are, which of them a selection means.
+
+The only room that knows architectures. It reads modules and never changes or calls the model.
+"""
+
+from .layout import Layout
+from .selecting import Selector
+from .site import Site
+
+__all__ = ["Layout", "Selector", "Site"]
