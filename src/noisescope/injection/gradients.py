@@ -1,4 +1,4 @@
-"""The two autograd functions of injection: errors that the gradient does not see, and gradients that can be visited."""
+"""The autograd functions of injection: values and gradients that differ from what the other direction sees."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["add_unseen", "visit_gradient"]
+__all__ = ["add_unseen", "take_value", "visit_gradient"]
 
 
 class _AddUnseen(torch.autograd.Function):
@@ -36,6 +36,18 @@ class _VisitGradient(torch.autograd.Function):
         return ctx.visit(grad), None
 
 
+class _TakeValue(torch.autograd.Function):
+    """The value of one tensor with the gradient of another."""
+
+    @staticmethod
+    def forward(ctx: Any, graph: Tensor, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
 def add_unseen(value: Tensor, disturb_: Callable[[Tensor], None]) -> Tensor:
     """The disturbed value, with the gradient of the undisturbed one: a device's error has no derivative."""
     out: Tensor = _AddUnseen.apply(value, disturb_)
@@ -45,4 +57,10 @@ def add_unseen(value: Tensor, disturb_: Callable[[Tensor], None]) -> Tensor:
 def visit_gradient(value: Tensor, visit: Callable[[Tensor], Tensor]) -> Tensor:
     """The same value; the gradient that its consumer makes for it goes through `visit`."""
     out: Tensor = _VisitGradient.apply(value, visit)
+    return out
+
+
+def take_value(graph: Tensor, value: Tensor) -> Tensor:
+    """`value`, bit for bit, whose gradient flows into `graph`: two ways to compute one thing."""
+    out: Tensor = _TakeValue.apply(graph, value.detach())
     return out

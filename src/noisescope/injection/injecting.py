@@ -132,10 +132,12 @@ class Injection:
 
     def _disturb_(self, site: Site, value: Tensor, key: Key) -> None:
         scale = self.scales.at(site.layer, site.operator)
+        again = site.phase == "forward" and self._watch.scope.recomputing
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            before = sample(value, everything=self.noise.sparse)
+            before = None if again else sample(value, everything=self.noise.sparse)
             self.noise.disturb_(value, scale, key)
-            self.stats.book(site, value.numel(), scale, before, sample(value, everything=self.noise.sparse))
+            if before is not None:
+                self.stats.book(site, value.numel(), scale, before, sample(value, everything=self.noise.sparse))
 
     def _key(self, site: Site, step: int) -> Key:
         return Key(self.seed, site.name, self.trial, step)

@@ -40,6 +40,8 @@ class Frame:
     """shape of the last softmax computed here: a product with it is attention's second"""
     outer: tuple[int, Calls] | None = None
     """step and calls to return to, for a block that is being recomputed in a backward pass"""
+    opened_mode: bool = False
+    """True if the function mode had to be entered again for this frame"""
 
 
 class Scope:
@@ -65,6 +67,16 @@ class Scope:
     def knows(self, module: nn.Module) -> bool:
         """True if the module belongs to a model that was added."""
         return module in self._layouts
+
+    def remembers(self, module: nn.Module, args: tuple[object, ...]) -> bool:
+        """True if this block has run before on this very input: it is being recomputed."""
+        layout = self._layouts.get(module)
+        return layout is not None and _mark(layout.paths[module], args) in self._marks
+
+    @property
+    def recomputing(self) -> bool:
+        """True while a block runs again for its gradient: what it computes was counted the first time."""
+        return bool(self.frames) and self.frames[0].outer is not None
 
     @property
     def top(self) -> Frame | None:
@@ -127,10 +139,9 @@ class Scope:
 
     def _enter_block(self, frame: Frame, args: tuple[object, ...]) -> None:
         self.past_blocks = True
-        if not args or not isinstance(args[0], Tensor):
-            return
-        frame.hidden = args[0].shape
-        mark = (frame.path, args[0].data_ptr())
+        if args and isinstance(args[0], Tensor):
+            frame.hidden = args[0].shape
+        mark = _mark(frame.path, args)
         if self.frames or not in_backward():
             prefix = frame.path + "."
             inside = {key: n for key, n in self.calls.items() if key[0] == frame.path or key[0].startswith(prefix)}
@@ -142,6 +153,11 @@ class Scope:
             frame.outer = (self.step, self.calls)
             self.step, inside = self._marks[mark]
             self.calls = dict(inside)
+
+
+def _mark(path: str, args: tuple[object, ...]) -> tuple[str, int]:
+    first = args[0] if args else None
+    return path, first.data_ptr() if isinstance(first, Tensor) else 0
 
 
 def in_backward() -> bool:

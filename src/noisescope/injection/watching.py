@@ -24,7 +24,7 @@ from ..operators import OPERATORS, fused_kernels, spellings
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .attention import attention_in_steps, plain_call
-from .gradients import visit_gradient
+from .gradients import take_value, visit_gradient
 from .scope import Frame, Scope, in_backward
 
 __all__ = ["Observer", "Watch"]
@@ -86,6 +86,8 @@ class Watch:
         self._places: dict[tuple[str, str, Layer | None], _Place] = {}
         self._mode = _Mode(self)
         self._thread = 0
+        self._recomputing: set[int] = set()
+        """autograd threads that run a block of ours again at this moment"""
         self._handles: list[RemovableHandle] = []
         self.active = False
         if self.layout is not None:
@@ -120,45 +122,57 @@ class Watch:
             raise ExitOrder(
                 "an injection was closed on another thread than it was opened on; it has no effect any more"
             )
-        above = []
         if self._mode not in _mode_stack():
             raise ExitOrder("an injection was closed that is not open any more")
-        while (mode := _pop_mode()) is not self._mode:
-            above.append(mode)
-        for mode in reversed(above):
-            _push_mode(mode)
-        if above and kind is None:
-            raise ExitOrder("an injection was closed before one that was opened inside it; both are undone now or then")
+        out_of_order = _mode_stack()[-1] is not self._mode
+        _remove(self._mode)
+        if out_of_order and kind is None:
+            raise ExitOrder("an injection was closed before one that was opened inside it; it is undone all the same")
 
     # --- modules ------------------------------------------------------------------------------------------------
 
-    def _mine(self) -> bool:
-        """On the entering thread, or on an autograd thread that works for it."""
+    def _mine(self, module: nn.Module, args: Any) -> bool:
+        """On the entering thread, or on an autograd thread that recomputes a block of ours."""
         if not self.active:
             return False
-        return threading.get_ident() == self._thread or (in_backward() and self._mode in _mode_stack())
+        thread = threading.get_ident()
+        if thread == self._thread or thread in self._recomputing:
+            return True
+        return in_backward() and self.scope.remembers(module, args)
 
     def _module_starts(self, module: nn.Module, args: Any) -> Any:
-        if not self._mine():
+        if not self._mine(module, args):
             return None
-        if torch.compiler.is_compiling():
+        if _under_compile():
             raise compiled(module)
         if self._loose and not self.scope.frames and not self.scope.knows(module):
             self.scope.add(_adopt(module))
         frame = self.scope.enter(module, args)
-        if frame is None or frame.operator is None or not isinstance(args, tuple):
+        if frame is None:
+            return None
+        if in_backward() and self._mode not in _mode_stack():
+            # `loss.backward()` is a torch function itself, so torch has put the mode aside while it runs
+            _push_mode(self._mode)
+            frame.opened_mode = True
+            self._recomputing.add(threading.get_ident())
+        if frame.operator is None or not torch.is_grad_enabled():
             return None
         place = self._place(frame, frame.operator)
-        if not (place.backward and torch.is_grad_enabled()):
+        if not place.backward:
             return None
         index = self.scope.calls.get((frame.path, frame.operator), 0)
         return self._watch_gradients((place,), index, args, unless=frame)
 
     def _module_ends(self, module: nn.Module, args: Any, output: Any) -> Any:
-        if not self._mine():
+        if not self._mine(module, args):
             return None
         frame = self.scope.leave(module)
-        if frame is None or frame.operator is None or frame.spelled or not isinstance(output, Tensor):
+        if frame is None:
+            return None
+        if frame.opened_mode:
+            _remove(self._mode)
+            self._recomputing.discard(threading.get_ident())
+        if frame.operator is None or frame.spelled or not isinstance(output, Tensor):
             return None
         return self._show((self._place(frame, frame.operator),), output, owned=False)
 
@@ -169,13 +183,12 @@ class Watch:
         frame = self.scope.top
         if (frame is None and not self._loose) or (operator == "residual" and not _is_residual(frame, args)):
             return function(*args, **kwargs)
-        if torch.compiler.is_compiling():
+        if _under_compile():
             raise compiled(frame.module if frame else None)
         if OPERATORS[operator].product and frame is not None and _uses_own_parameter(frame.module, args):
             operator = "linear"
         if operator == "attention" and self._wants_steps(frame):
-            self._compare_steps(frame, function, args, kwargs)
-            return attention_in_steps(self.call, *args, **kwargs)
+            return self._attention_in_steps(frame, function, args, kwargs)
         places = self._places_of(frame, operator, args)
         if torch.is_grad_enabled() and any(place.backward for place in places):
             args, kwargs = self._watch_operands(frame, places, function, args, kwargs)
@@ -299,6 +312,18 @@ class Watch:
         places = (self._place(frame, "matmul"), self._place(frame, "softmax"))
         return any(place.forward or place.backward for place in places)
 
+    def _attention_in_steps(self, frame: Frame | None, fused: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Attention with its products and softmax in view.
+
+        Where only gradients are wanted there, the value stays the fused kernel's, bit for bit.
+        """
+        self._compare_steps(frame, fused, args, kwargs)
+        if any(self._place(frame, step).forward for step in ("matmul", "softmax", "attention")):
+            return attention_in_steps(self.call, *args, **kwargs)
+        with torch.random.fork_rng(enabled=bool(kwargs.get("dropout_p"))):
+            value = fused(*args, **kwargs)
+        return take_value(attention_in_steps(self.call, *args, **kwargs), value)
+
     def _compare_steps(self, frame: Frame | None, fused: Callable[..., Any], args: Any, kwargs: Any) -> None:
         path = frame.path if frame is not None else ""
         if path in self.steps_difference or kwargs.get("dropout_p"):
@@ -334,6 +359,15 @@ class _Mode(TorchFunctionMode):
 def _mode_stack() -> list[TorchFunctionMode]:
     stack: list[TorchFunctionMode] = _get_current_function_mode_stack()
     return stack
+
+
+def _remove(mode: TorchFunctionMode) -> None:
+    """Takes a mode off this thread's stack, wherever it stands there."""
+    above = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
 
 
 def _adopt(module: nn.Module) -> Layout:
@@ -377,6 +411,11 @@ def _uses_own_parameter(module: nn.Module, args: tuple[Any, ...]) -> bool:
     return bool(own) and any(
         isinstance(operand, Tensor) and operand.untyped_storage().data_ptr() in own for operand in args
     )
+
+
+def _under_compile() -> bool:
+    """True while dynamo traces this code, or runs it as the eager rest of a compiled call."""
+    return torch.compiler.is_compiling() or torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
 
 
 def compiled(module: nn.Module | None) -> CompiledModel:
