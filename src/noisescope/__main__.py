@@ -1,0 +1,7 @@
+"""`python -m noisescope`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

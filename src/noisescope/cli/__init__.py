@@ -1,0 +1,61 @@
+"""The command line: parse, call, exit code; nothing else.
+
+Errors that noisescope raises on purpose become one line on stderr and their exit code; a usage error is 2, an
+interrupt 130. Anything else is a bug and keeps its traceback.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import NoisescopeError
+from . import models, sites
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="noisescope",
+    help="An oscilloscope for the numerics of language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("sites")(sites.sites)
+app.add_typer(models.app, name="models")
+
+_UsageError = typer.BadParameter.__mro__[1]
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"noisescope {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command line and gives its exit code."""
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="noisescope", standalone_mode=False)
+    except NoisescopeError as error:
+        return _say(str(error), error.exit_code)
+    except typer.Abort:
+        return 130
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+    except Exception as error:
+        if isinstance(error, _UsageError):
+            return _say(error.format_message(), 2)  # type: ignore[attr-defined]
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _say(message: str, exit_code: int) -> int:
+    sys.stderr.write(f"noisescope: {' '.join(message.split())}\n")
+    return exit_code
