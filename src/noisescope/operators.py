@@ -53,10 +53,12 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Operator:
-    """One row: the operator's name, how it is spelled, and which kernels hide it from view."""
+    """One row: the operator's name, how it is spelled, a call it refuses, and which kernels hide it from view."""
 
     name: str
     spellings: tuple[Spelling, ...]
+    refused: Sample
+    """arguments that the first spelling refuses, to see that errors pass through the engine unchanged"""
     core: bool = False
     """active in the functional interface without `all_ops_mode`"""
     product: bool = False
@@ -142,6 +144,7 @@ _FUSED_MHA = (_MHA, _ENCODER_LAYER, _NATIVE_MHA)
 register(
     Operator(
         "linear",
+        refused=_call((2, 4), (3, 5)),
         core=True,
         fused_in=_FUSED_MHA,
         spellings=(
@@ -157,6 +160,7 @@ register(
 register(
     Operator(
         "matmul",
+        refused=_call((2, 4), (3, 5)),
         core=True,
         product=True,
         fused_in=_FUSED_MHA,
@@ -165,7 +169,6 @@ register(
                 "torch.matmul",
                 "torch.Tensor.matmul",
                 "torch.Tensor.__matmul__",
-                "torch.Tensor.__rmatmul__",
                 "torch.linalg.matmul",
                 "torch.mm",
                 "torch.Tensor.mm",
@@ -179,6 +182,7 @@ register(
 register(
     Operator(
         "bmm",
+        refused=_call((2, 2, 4), (2, 3, 3)),
         core=True,
         product=True,
         fused_in=_FUSED_MHA,
@@ -196,6 +200,7 @@ register(
 register(
     Operator(
         "softmax",
+        refused=_call((2, 4), dim=7),
         fused_in=_FUSED_MHA,
         spellings=_spell(
             "torch.nn.functional.softmax",
@@ -206,10 +211,17 @@ register(
         ),
     )
 )
-register(Operator("silu", spellings=_spell("torch.nn.functional.silu", sample=_call((2, 4)))))
+register(
+    Operator(
+        "silu",
+        refused=lambda t: ((t(2, 4).long(),), {}),
+        spellings=_spell("torch.nn.functional.silu", sample=_call((2, 4))),
+    )
+)
 register(
     Operator(
         "gelu",
+        refused=_call((2, 4), approximate="none of these"),
         fused_in=(_ENCODER_LAYER,),
         spellings=_spell("torch.nn.functional.gelu", sample=_call((2, 4), approximate="tanh")),
     )
@@ -217,6 +229,7 @@ register(
 register(
     Operator(
         "layer_norm",
+        refused=lambda t: ((t(2, 4), (3,)), {}),
         fused_in=(_ENCODER_LAYER,),
         spellings=(
             *_spell("torch.nn.functional.layer_norm", "torch.layer_norm", sample=lambda t: ((t(2, 4), (4,), t(4)), {})),
@@ -226,6 +239,7 @@ register(
 register(
     Operator(
         "rms_norm",
+        refused=lambda t: ((t(2, 4), (3,)), {}),
         spellings=_spell(
             "torch.nn.functional.rms_norm", "torch.rms_norm", sample=lambda t: ((t(2, 4), (4,), t(4)), {})
         ),
@@ -234,6 +248,7 @@ register(
 register(
     Operator(
         "attention",
+        refused=_call((1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 4)),
         fused_in=_FUSED_MHA,
         spellings=_spell(
             "torch.nn.functional.scaled_dot_product_attention", sample=_call((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
@@ -243,6 +258,7 @@ register(
 register(
     Operator(
         "embedding",
+        refused=lambda t: ((t(2, 3), t(5, 4)), {}),
         spellings=(
             *_spell("torch.nn.functional.embedding", sample=lambda t: ((t.ids(2, 3), t(5, 4)), {})),  # type: ignore[attr-defined]
             *_spell("torch.embedding", sample=lambda t: ((t(5, 4), t.ids(2, 3)), {})),  # type: ignore[attr-defined]
@@ -252,6 +268,7 @@ register(
 register(
     Operator(
         "residual",
+        refused=_call((2, 4), (3, 5)),
         spellings=_spell(
             "torch.add",
             "torch.Tensor.add",
