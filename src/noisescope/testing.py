@@ -33,6 +33,7 @@ class TensorMaker:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, *shape: int) -> Tensor:
+        """Standard normal floats."""
         return torch.randn(shape, generator=self._generator)
 
     def ids(self, *shape: int) -> Tensor:

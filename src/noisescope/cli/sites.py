@@ -1,16 +1,16 @@
 """`noisescope sites`: the places of a model, and the coverage meter.
 
-    $ noisescope sites
-    SmolLM2-135M-Instruct   30 layers, 134.5 M parameters, float32 on cpu, attention sdpa
+$ noisescope sites
+SmolLM2-135M-Instruct   30 layers, 134.5 M parameters, float32 on cpu, attention sdpa
 
-    layers  operator   module                 sites
-    embed   embedding  model.embed_tokens         1
-    0-29    linear     self_attn.q_proj          30
-    ...
-    operator    sites  how it is reached
-    linear        211  in view
-    softmax        30  inside fused attention; computed in steps when selected
-    ...
+layers  operator   module                 sites
+embed   embedding  model.embed_tokens         1
+0-29    linear     self_attn.q_proj          30
+...
+operator    sites  how it is reached
+linear        211  in view
+softmax        30  inside fused attention; computed in steps when selected
+...
 """
 
 import json
@@ -24,6 +24,7 @@ import typer
 from ..errors import NothingMatched
 from ..operators import OPERATORS, expand
 from ..specs import Layer, Selection, parse_layers
+from .flags import flag
 from .table import write_table
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ class Format(str, Enum):
 
 
 def sites(
-    model: Annotated[str | None, typer.Argument(help="Hub id, directory or GGUF file; none: the default model.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="Hub id, directory or GGUF file; none: the default model.")
+    ] = None,
     layers: Annotated[str | None, typer.Option(help='Such as "9-11,head".')] = None,
     operators: Annotated[str | None, typer.Option(help='Such as "softmax,norm".')] = None,
     modules: Annotated[list[str] | None, typer.Option(help="Glob or re: pattern of module paths; repeatable.")] = None,
@@ -54,8 +57,12 @@ def sites(
     blocks: Annotated[str | None, typer.Option(help="Where the blocks are, if they are not found.")] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
 ) -> None:
-    """List the places of a model where noise can go, and what is out of reach."""
-    selection = Selection(parse_layers(layers), expand(operators), tuple(modules) if modules else None)
+    """List the places of a model, and what noise can reach."""
+    selection = Selection(
+        flag("--layers", parse_layers, layers),
+        flag("--operators", expand, operators),
+        tuple(modules) if modules else None,
+    )
 
     from ..injection import survey
     from ..models import load
@@ -66,7 +73,9 @@ def sites(
     meant = Selector(selection, Layout.of(loaded.model, blocks=blocks))
     found = [site for site in coverage.sites if meant(site.layer, site.operator, site.module)]
     if not found and not selection.empty:
-        raise NothingMatched(f"{selection.describe()}: no such site in {loaded.name}; run without a selection to see all")
+        raise NothingMatched(
+            f"{selection.describe()}: no such site in {loaded.name}; run without a selection to see all"
+        )
     if format is Format.json:
         sys.stdout.write(json.dumps(_as_json(loaded, coverage, found), indent=2, allow_nan=False) + "\n")
         return
@@ -123,7 +132,7 @@ def _ranges(layers: Iterable[Layer | None]) -> str:
 
 def _meter(coverage: "Coverage", selection: Selection) -> list[tuple[str, ...]]:
     hidden = coverage.hidden_operators
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for name in selection.operators if selection.operators is not None else OPERATORS:
         in_view, in_steps = coverage.count(name, in_steps=False), coverage.count(name, in_steps=True)
         ways = ["in view"] if in_view else []

@@ -38,17 +38,28 @@ def attention_in_steps(
     if enable_gqa:
         groups = query.size(-3) // key.size(-3)
         key, value = (t.repeat_interleave(groups, dim=-3) for t in (key, value))
+    mask, dead = _open_dead_rows(_causal_mask(query, key) if is_causal else attn_mask)
     scores = call("matmul", torch.matmul, (query, key.transpose(-2, -1)), {})
     scores = scores * (1 / sqrt(query.size(-1)) if scale is None else scale)
-    mask = _causal_mask(scores) if is_causal else attn_mask
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    weights = call("softmax", F.softmax, (scores,), {"dim": -1, "dtype": torch.float32})
-    if mask is not None:
-        weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
-    weights = F.dropout(weights.to(value.dtype), dropout_p) if dropout_p else weights.to(value.dtype)
-    return call("matmul", torch.matmul, (weights, value), {})
+    weights = call("softmax", F.softmax, (scores,), {"dim": -1, "dtype": torch.float32}).to(value.dtype)
+    if dropout_p:
+        weights = F.dropout(weights, dropout_p)
+    mixed = call("matmul", torch.matmul, (weights, value), {})
+    return mixed if dead is None else mixed.masked_fill(dead, 0.0)
 
 
-def _causal_mask(scores: Tensor) -> Tensor:
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
+    return torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
+
+
+def _open_dead_rows(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The mask with its fully masked rows opened, so that no softmax is NaN, and which rows these are."""
+    if mask is None:
+        return None, None
+    if mask.dtype == torch.bool:
+        dead = ~mask.any(-1, keepdim=True)
+        return mask | dead, dead
+    dead = (mask == float("-inf")).all(-1, keepdim=True)
+    return mask.masked_fill(dead, 0.0), dead

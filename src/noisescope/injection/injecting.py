@@ -85,9 +85,11 @@ class Injection:
 
     @property
     def layer(self) -> Layer | None:
-        """The layer that is running now on this thread, if any."""
+        """The layer that is running now on this thread, if any: none between two blocks."""
         top = self._watch.scope.top
-        return self._watch.scope.layer_of(top, "") if top is not None else None
+        if top is None or (top.entry.is_stack and top.layer is None):
+            return None
+        return self._watch.scope.layer_of(top, "")
 
     @property
     def steps_difference(self) -> float:

@@ -6,6 +6,7 @@ a frame's layer comes from the block it runs inside, else from its own role, els
 
 from dataclasses import dataclass
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,20 @@ MARKS = 2**14
 """block entries remembered for recomputation; beyond that the oldest are forgotten"""
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a scope knows of one module of a model: all of it plain values, so that no model is kept alive."""
+
+    path: str
+    role: Layer | None
+    """the layer the layout gives it, before it is known what it runs inside"""
+    operator: str | None
+    is_root: bool
+    is_stack: bool
+    has_blocks: bool
+    """whether the model has any"""
+
+
 @dataclass(slots=True)
 class Frame:
     """One running module."""
@@ -28,7 +43,7 @@ class Frame:
     module: nn.Module
     path: str
     layer: Layer | None
-    layout: Layout
+    entry: Entry
     is_block: bool = False
     hidden: torch.Size | None = None
     """shape of the hidden state that entered, for a block"""
@@ -57,21 +72,32 @@ class Scope:
         self.step = -1
         self.calls: Calls = {}
         self.past_blocks = False
-        self._layouts: dict[nn.Module, Layout] = {}
+        self.blocks = 0
+        """number of blocks of the largest model added"""
+        self._known: WeakKeyDictionary[nn.Module, Entry] = WeakKeyDictionary()
         self._marks: dict[tuple[str, int], tuple[int, Calls]] = {}
 
     def add(self, layout: Layout) -> None:
-        """Makes a model's modules known."""
-        self._layouts.update(dict.fromkeys(layout.paths, layout))
+        """Makes a model's modules known, for as long as they live."""
+        self.blocks = max(self.blocks, len(layout.blocks))
+        for module, path in layout.paths.items():
+            self._known[module] = Entry(
+                path,
+                layout.layer.get(module),
+                layout.operator.get(module),
+                is_root=module is layout.root,
+                is_stack=module in layout.stacks,
+                has_blocks=bool(layout.blocks),
+            )
 
     def knows(self, module: nn.Module) -> bool:
         """True if the module belongs to a model that was added."""
-        return module in self._layouts
+        return module in self._known
 
     def remembers(self, module: nn.Module, args: tuple[object, ...]) -> bool:
         """True if this block has run before on this very input: it is being recomputed."""
-        layout = self._layouts.get(module)
-        return layout is not None and _mark(layout.paths[module], args) in self._marks
+        entry = self._known.get(module)
+        return entry is not None and _mark(entry.path, args) in self._marks
 
     @property
     def recomputing(self) -> bool:
@@ -85,15 +111,14 @@ class Scope:
 
     def enter(self, module: nn.Module, args: tuple[object, ...]) -> Frame | None:
         """Pushes a frame for a module that starts; None if it is not one of ours."""
-        layout = self._layouts.get(module)
-        if layout is None:
+        entry = self._known.get(module)
+        if entry is None:
             return None
-        if module is layout.root:
+        if entry.is_root:
             self.frames.clear()  # frames that an interrupt left behind
-        frame = Frame(module, layout.paths[module], None, layout, operator=layout.operator.get(module))
-        own = layout.layer.get(module)
-        frame.is_block = isinstance(own, int)
-        frame.layer = own if frame.is_block else self._inherited(own)
+        frame = Frame(module, entry.path, None, entry, operator=entry.operator)
+        frame.is_block = isinstance(entry.role, int)
+        frame.layer = entry.role if frame.is_block else self._inherited(entry.role)
         if not self.frames and not in_backward():
             self._start_step()
         if frame.is_block:
@@ -120,13 +145,13 @@ class Scope:
 
     def layer_of(self, frame: Frame | None, operator: str) -> Layer | None:
         """The layer that a value computed now belongs to."""
-        if frame is None or not frame.layout.blocks:
+        if frame is None or not frame.entry.has_blocks:
             return None
         if frame.layer is not None:
             return frame.layer
         if not self.past_blocks:
             return "embed"
-        return "final_norm" if operator.endswith("_norm") and frame.module in frame.layout.stacks else "head"
+        return "final_norm" if operator.endswith("_norm") and frame.entry.is_stack else "head"
 
     def _inherited(self, own: Layer | None) -> Layer | None:
         around = self.frames[-1].layer if self.frames else None

@@ -4,7 +4,8 @@
     9      softmax   forward        24     393 216   0.0500            0.0399  0.24
     ...
 
-Sums stay on the device as tensors until somebody reads them, so that no operator waits for the device.
+Sums stay on the device as tensors until somebody reads them, so that no operator waits for the device. They may be
+read while another thread books, as autograd's do: what is read then is a list of its own.
 """
 
 from collections.abc import Iterable, Iterator
@@ -81,7 +82,7 @@ class InjectionStats:
         return sorted(self._rows(), key=lambda row: (row.phase == "backward", _depth(row.layer), row.operator))
 
     def _rows(self) -> Iterator[Row]:
-        for (layer, operator, phase), tally in self._tallies.items():
+        for (layer, operator, phase), tally in list(self._tallies.items()):
             seen = _read(tally)
             yield Row(
                 layer,
@@ -100,7 +101,7 @@ class InjectionStats:
         """How many values were disturbed, of one layer, operator or phase, or of all."""
         return sum(
             tally.calls
-            for (at, name, when), tally in self._tallies.items()
+            for (at, name, when), tally in list(self._tallies.items())
             if layer in (None, at) and operator in (None, name) and phase in (None, when)
         )
 
@@ -124,7 +125,7 @@ class InjectionStats:
     @property
     def total(self) -> Measured:
         """Everything that was measured, summed."""
-        return _total(_read(tally) for tally in self._tallies.values())
+        return _total(_read(tally) for tally in list(self._tallies.values()))
 
     @property
     def dose(self) -> float:
@@ -134,7 +135,7 @@ class InjectionStats:
     @property
     def elements(self) -> int:
         """How many elements were touched."""
-        return sum(tally.elements for tally in self._tallies.values())
+        return sum(tally.elements for tally in list(self._tallies.values()))
 
     def reset(self) -> None:
         """Forgets everything counted so far."""

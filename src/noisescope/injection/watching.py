@@ -9,6 +9,7 @@ not touched. The mode itself is thread-local.
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import CompiledModel, ExitOrder, ModelError
@@ -31,7 +32,12 @@ __all__ = ["Observer", "Watch"]
 
 
 class Observer(Protocol):
-    """Who looks at values, and may replace them."""
+    """Who looks at values, and may replace them.
+
+    One with a method `before(sites, operands, *, step)` is also shown what each value is computed from, just before
+    it is: the tensors given, without parameters, factors before the addend of `addmm` and `baddbmm`. It may not
+    replace these. Of a hand-written norm or activation it sees the positional arguments, once the module has run.
+    """
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
         """True to be shown the values of this place. Asked once per place and remembered."""
@@ -76,18 +82,21 @@ class Watch:
         layout: Layout | None = None,
     ) -> None:
         self.observer = observer
+        self._shows_operands = hasattr(observer, "before")
         self.layout = layout or (Layout.of(model, blocks=blocks) if model is not None else None)
         self.scope = Scope()
         self.hidden: dict[tuple[str, str], tuple[str, ...]] = {}
         """(module path, kernel) -> operators that ran inside it, out of reach"""
         self.steps_difference: dict[str, Tensor] = {}
-        """module path -> largest abs difference of attention in steps to the fused kernel, at its first call"""
+        """module path -> largest abs difference of attention in steps to the fused kernel, on its first row"""
         self._loose = self.layout is None
         self._places: dict[tuple[str, str, Layer | None], _Place] = {}
         self._mode = _Mode(self)
         self._thread = 0
         self._recomputing: set[int] = set()
         """autograd threads that run a block of ours again at this moment"""
+        self.background = False
+        """True to stand underneath every `with` block of this thread, and to be closed in any order"""
         self._handles: list[RemovableHandle] = []
         self.active = False
         if self.layout is not None:
@@ -106,7 +115,7 @@ class Watch:
             register_module_forward_pre_hook(self._module_starts),
             register_module_forward_hook(self._module_ends, always_call=True),
         ]
-        self._mode.__enter__()
+        (_push_below if self.background else _push_mode)(self._mode)
         return self
 
     def __exit__(
@@ -124,10 +133,18 @@ class Watch:
             )
         if self._mode not in _mode_stack():
             raise ExitOrder("an injection was closed that is not open any more")
-        out_of_order = _mode_stack()[-1] is not self._mode
+        out_of_order = not self.background and _mode_stack()[-1] is not self._mode
         _remove(self._mode)
         if out_of_order and kind is None:
             raise ExitOrder("an injection was closed before one that was opened inside it; it is undone all the same")
+
+    def ask_again(self) -> None:
+        """Forgets which places the observer wanted: it has changed its mind."""
+        self._places.clear()
+
+    def join(self, module: nn.Module, args: Any) -> Any:
+        """Catches up with a module whose call opened this watch; what a pre-hook of that module must return."""
+        return self._module_starts(module, args)
 
     # --- modules ------------------------------------------------------------------------------------------------
 
@@ -146,7 +163,8 @@ class Watch:
         if _under_compile():
             raise compiled(module)
         if self._loose and not self.scope.frames and not self.scope.knows(module):
-            self.scope.add(_adopt(module))
+            with torch._C.DisableTorchFunction():  # norms are probed, which is no call of the model's
+                self.scope.add(_adopt(module))
         frame = self.scope.enter(module, args)
         if frame is None:
             return None
@@ -174,7 +192,10 @@ class Watch:
             self._recomputing.discard(threading.get_ident())
         if frame.operator is None or frame.spelled or not isinstance(output, Tensor):
             return None
-        return self._show((self._place(frame, frame.operator),), output, owned=False)
+        places = (self._place(frame, frame.operator),)
+        if self._shows_operands:
+            self._show_operands(places, None, args, {})
+        return self._show(places, output, owned=False)
 
     # --- functions ----------------------------------------------------------------------------------------------
 
@@ -190,6 +211,8 @@ class Watch:
         if operator == "attention" and self._wants_steps(frame):
             return self._attention_in_steps(frame, function, args, kwargs)
         places = self._places_of(frame, operator, args)
+        if self._shows_operands:
+            self._show_operands(places, function, args, kwargs)
         if torch.is_grad_enabled() and any(place.backward for place in places):
             args, kwargs = self._watch_operands(frame, places, function, args, kwargs)
         value = function(*args, **kwargs)
@@ -261,6 +284,18 @@ class Watch:
             return value
         return self.observer.forward(sites, value, step=self.scope.step, owned=owned)
 
+    def _show_operands(
+        self, places: tuple[_Place, ...], function: Callable[..., Any] | None, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        """Shows what a value will be computed from; the call is counted when the value is shown."""
+        count = self.scope.calls.get
+        sites = tuple(
+            Site(at.layer, at.operator, at.module, count((at.module, at.operator), 0)) for at in places if at.forward
+        )
+        if sites:
+            operands = _operands(function, args, kwargs)
+            self.observer.before(sites, operands, step=self.scope.step)  # type: ignore[attr-defined]
+
     # --- gradients ----------------------------------------------------------------------------------------------
 
     def _watch_operands(
@@ -325,9 +360,11 @@ class Watch:
         return take_value(attention_in_steps(self.call, *args, **kwargs), value)
 
     def _compare_steps(self, frame: Frame | None, fused: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Measures, on the first row of the first call, how far the steps are from the kernel."""
         path = frame.path if frame is not None else ""
         if path in self.steps_difference or kwargs.get("dropout_p"):
             return
+        args, kwargs = tree_map(partial(_first_row, of=args[0].size(0)), (args, kwargs))
         with torch.no_grad():
             difference = attention_in_steps(plain_call, *args, **kwargs) - fused(*args, **kwargs)
             self.steps_difference[path] = difference.abs().max()
@@ -356,9 +393,24 @@ class _Mode(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _first_row(given: Any, *, of: int) -> Any:
+    """The first row of a batched tensor; anything else as it is."""
+    return given[:1] if isinstance(given, Tensor) and given.ndim > 2 and given.size(0) == of else given
+
+
 def _mode_stack() -> list[TorchFunctionMode]:
     stack: list[TorchFunctionMode] = _get_current_function_mode_stack()
     return stack
+
+
+def _push_below(mode: TorchFunctionMode) -> None:
+    """Puts a mode under all others of this thread but the one of `set_default_device`, which insists on the bottom."""
+    default_device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    above = []
+    while (stack := _mode_stack()) and stack[-1] is not default_device:
+        above.append(_pop_mode())
+    for other in (mode, *reversed(above)):
+        _push_mode(other)
 
 
 def _remove(mode: TorchFunctionMode) -> None:
@@ -403,6 +455,14 @@ def _is_residual(frame: Frame | None, args: tuple[Any, ...]) -> bool:
 def _same_rows(operand: torch.Size, softmax: torch.Size) -> bool:
     """True if the operand holds the softmax's rows, heads merged into the batch or not."""
     return len(operand) > 2 and operand[-2:] == softmax[-2:] and operand.numel() == softmax.numel()
+
+
+def _operands(function: Callable[..., Any] | None, args: Any, kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """The tensors that a call is computed from, parameters left out, factors before an addend."""
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if getattr(function, "__name__", "").startswith(("addmm", "baddbmm")):
+        given.append(given.pop(0))
+    return tuple(operand for operand in given if not isinstance(operand, nn.Parameter))
 
 
 def _uses_own_parameter(module: nn.Module, args: tuple[Any, ...]) -> bool:

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from families import DECODERS, FAMILIES, LAYERS, build, tokens
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
 import noisescope as ns
+from families import DECODERS, FAMILIES, LAYERS, build, tokens
 from noisescope.errors import NothingMatched
 from noisescope.operators import OPERATORS
 from noisescope.sites import Layout
@@ -60,8 +60,9 @@ class IndependentCount(TorchFunctionMode):
         name, at = getattr(func, "__name__", ""), self.block
         owner = self.stack[-1] if self.stack else None
         if name in ("linear", "_grouped_mm", "grouped_mm") or (
-            isinstance(owner, Conv1D) or type(owner).__name__ == "FalconLinear"
-        ) and name in ("addmm", "matmul", "__matmul__"):
+            (isinstance(owner, Conv1D) or type(owner).__name__ == "FalconLinear")
+            and name in ("addmm", "matmul", "__matmul__")
+        ):
             self.counts[at, "linear"] += 1
         elif name in ("matmul", "__matmul__"):
             self.counts[at, "matmul"] += 1
@@ -77,7 +78,10 @@ class IndependentCount(TorchFunctionMode):
             name in ("add", "__add__", "add_", "__iadd__")
             and at is not None
             and type(owner).__name__.endswith(("Layer", "Block"))
-            and all(isinstance(a, Tensor) and a.numel() == self.shape.numel() and a.shape[-1] == self.shape[-1] for a in args)
+            and all(
+                isinstance(a, Tensor) and a.numel() == self.shape.numel() and a.shape[-1] == self.shape[-1]
+                for a in args
+            )
         ):
             self.counts[at, "residual"] += 1
         return func(*args, **(kwargs or {}))

@@ -1,0 +1,204 @@
+"""The only room that writes files: each file is at all times absent, old or new.
+
+    atomic_write(path, data)        one file, replaced whole
+    atomic_directory(path)          a directory that appears with everything in it, or not at all
+    lock(path)                      one process at a time; the lock of a dead one is free at once
+    sha256(path)                    what a file holds
+
+Nothing here knows what the bytes mean, and nothing here imports torch. What the system refuses (no space, no
+permission, an I/O error) is one StoreError line about the file that was asked for, never a partial file.
+"""
+
+__all__ = ["atomic_directory", "atomic_write", "lock", "remove", "sha256", "sweep"]
+
+import errno
+import glob
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import StoreError
+
+_ADVICE = {
+    errno.ENOSPC: "free some space or choose another directory",
+    errno.EDQUOT: "free some space or choose another directory",
+    errno.EACCES: "choose a directory you may write to",
+    errno.EPERM: "choose a directory you may write to",
+    errno.EROFS: "choose a directory you may write to",
+}
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """The file at path holds exactly data, also after a power cut; until then it holds what it held before.
+
+    The directory must exist. An existing file is replaced: ask first where that matters.
+    """
+    temporary = _sibling(path)
+    with _store_errors(path):
+        try:
+            _write_new(temporary, data)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        _fsync_directory(path.parent)
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """An empty directory to fill; on a clean exit it becomes path in one step, on an exception it is removed.
+
+    If path appeared meanwhile, the existing one is kept and the new one dropped. An OSError raised while filling
+    counts as a failed write of path. Files get the permissions of the umask, whoever created them.
+
+    >>> with atomic_directory(target) as directory:      # doctest: +SKIP
+    ...     model.save_pretrained(directory)
+    """
+    temporary = _sibling(path)
+    with _store_errors(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
+            yield temporary
+            _settle(temporary)
+            _publish(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = True, waiting: Callable[[int | None], None] | None = None) -> Iterator[None]:
+    """The lock file at path, held by this process alone until the block ends.
+
+    When another process has it: with wait, waiting(its pid) is called once and the block starts when it is free;
+    without, StoreError names the pid. The operating system releases the lock of a process that died, so a stale
+    one never blocks. The lock file itself stays behind: removing it would let two processes in.
+    """
+    held = FileLock(str(path))
+    owner = path.with_name(f"{path.name}.owner")
+    with _store_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _acquire(held, owner, wait=wait, waiting=waiting)
+    try:
+        with suppress(OSError):  # the pid is a courtesy to whoever waits; the lock holds without it
+            owner.write_text(str(os.getpid()))
+        yield
+    finally:
+        with suppress(OSError):
+            owner.unlink(missing_ok=True)
+        held.release()
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of the file's bytes, as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with _store_errors(path, "read"), path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def remove(path: Path) -> None:
+    """Nothing at path any more, whether it was a file, a directory or already absent."""
+    with _store_errors(path, "remove"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def sweep(path: Path) -> None:
+    """No half-filled directories of path left by processes that were killed.
+
+    Only for the holder of the lock of path: it alone knows that nobody is still filling one.
+    """
+    for stale in path.parent.glob(glob.escape(_prefix(path)) + "*.tmp"):
+        shutil.rmtree(stale, ignore_errors=True)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:40]}."  # cut, so that the temporary name stays legal where a long name just is
+
+
+def _sibling(path: Path) -> Path:
+    return path.with_name(f"{_prefix(path)}{secrets.token_hex(6)}.tmp")
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _settle(directory: Path) -> None:
+    """Every file below directory is on the disk, with the permissions that the umask gave the directory."""
+    mode = directory.stat().st_mode & 0o666
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            file = Path(parent, name)
+            file.chmod(mode)
+            _fsync(file, os.O_RDWR)
+        _fsync_directory(Path(parent))
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    try:
+        os.rename(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+    else:
+        _fsync_directory(path.parent)
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fsync_directory(path: Path) -> None:
+    if os.name != "nt":  # Windows cannot open a directory, and orders its own metadata
+        _fsync(path, os.O_RDONLY)
+
+
+def _acquire(held: FileLock, owner: Path, *, wait: bool, waiting: Callable[[int | None], None] | None) -> None:
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        pid = _pid(owner)
+        if not wait:
+            who = f"process {pid}" if pid else "another process"
+            raise StoreError(f"{held.lock_file}: in use by {who}; wait for it to end") from None
+        if waiting:
+            waiting(pid)
+        held.acquire(timeout=-1, poll_interval=0.1)
+
+
+def _pid(owner: Path) -> int | None:
+    try:
+        return int(owner.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def _store_errors(path: Path, verb: str = "write") -> Iterator[None]:
+    """An OSError inside becomes one StoreError line: what was tried, on which file, and what helps."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or " ".join(str(error).split())
+        advice = _ADVICE.get(error.errno or 0)
+        raise StoreError(f"cannot {verb} {path}: {reason}" + (f"; {advice}" if advice else "")) from error
