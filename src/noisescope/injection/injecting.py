@@ -27,6 +27,9 @@ from .watching import Watch
 
 __all__ = ["Injection", "Scales", "inject"]
 
+BY_HAND = frozenset({"silu", "gelu", "layer_norm", "rms_norm"})
+"""operators that a model may write as a module of several functions"""
+
 
 @dataclass(frozen=True)
 class Scales:
@@ -64,7 +67,10 @@ class Injection:
         self.strict = strict
         self.stats = InjectionStats(noise)
         layout = Layout.of(model, blocks=blocks) if model is not None else None
+        self._left_alone = False
         self._meant = Selector(selection, layout)
+        for layer in self.scales.layers if layout is not None else ():
+            layout.require(layer, what="layer_scales")
         self._watch = Watch(self, layout=layout)
 
     def __enter__(self) -> "Injection":
@@ -99,8 +105,17 @@ class Injection:
     # --- the observer -------------------------------------------------------------------------------------------
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
-        """True where the selection points."""
-        return phase in self.selection.phases and self._meant(layer, operator, module)
+        """True where the selection points.
+
+        At scale 0 the gradient of a hand-written operator is not looked at: that would gather the gradients its input
+        gets from inside it before they meet those from outside, another order of addition and so other last bits.
+        """
+        if phase not in self.selection.phases or not self._meant(layer, operator, module):
+            return False
+        if phase == "backward" and operator in BY_HAND and self.scales.at(layer, operator) == 0:
+            self._left_alone = True
+            return False
+        return True
 
     def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
         """The value, disturbed once and booked on its first site; its gradient is that of the undisturbed one."""
@@ -129,14 +144,18 @@ class Injection:
         scale = self.scales.at(site.layer, site.operator)
         if scale > 0 and value.is_floating_point() and value.numel():
             return True
-        self.stats.book(site, 0, scale, None, None)
+        if not self._again(site):
+            self.stats.book(site, 0, scale, None, None)
         return False
+
+    def _again(self, site: Site) -> bool:
+        """True if this value is recomputed, and was booked the first time."""
+        return site.phase == "forward" and self._watch.scope.recomputing
 
     def _disturb_(self, site: Site, value: Tensor, key: Key) -> None:
         scale = self.scales.at(site.layer, site.operator)
-        again = site.phase == "forward" and self._watch.scope.recomputing
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            before = None if again else sample(value, everything=self.noise.sparse)
+            before = None if self._again(site) else sample(value, everything=self.noise.sparse)
             self.noise.disturb_(value, scale, key)
             if before is not None:
                 self.stats.book(site, value.numel(), scale, before, sample(value, everything=self.noise.sparse))
@@ -149,14 +168,32 @@ class Injection:
     def _refuse_silence(self) -> None:
         if self.selection.empty or self.step < 0:
             return
+        if hidden := self._hidden():
+            raise hidden
         if not self.stats.calls():
+            if self._left_alone:
+                return
             raise self._why_nothing()
         total = self.stats.total
-        if total.elements and not total.changed:
+        if not total.changed and any(row.scale > 0 for row in self.stats.rows):
             raise DoseVanished(
                 f"{self.noise.name} at scale {self.scales.base:g} changed none of {total.elements} values looked at; "
                 "it is below the rounding of their dtype, or they were all zero: use a larger scale or a wider dtype"
             )
+
+    def _hidden(self) -> HiddenOperator | None:
+        """The refusal of an operator that was asked for and ran only inside fused kernels."""
+        seen = self.stats.by_operator
+        if self.selection.operators is None and seen:
+            return None
+        for (module, kernel), operators in self._watch.hidden.items():
+            if inside := sorted(set(operators) & set(self.selection.operators or operators) - set(seen)):
+                return HiddenOperator(
+                    f"{self.selection.describe()}: {' '.join(inside)} runs inside the fused kernel {kernel} of "
+                    f"{module or 'the model'} and cannot be computed in steps; use an attention implementation such as "
+                    "sdpa or eager"
+                )
+        return None
 
     def _why_nothing(self) -> NothingMatched:
         asked = self.selection.describe()
@@ -165,12 +202,6 @@ class Injection:
                 f"{asked}: no gradient was disturbed; the selection matched nothing that needs a gradient, or no "
                 "backward pass ran inside the block"
             )
-        for (module, kernel), operators in self._watch.hidden.items():
-            if inside := " ".join(sorted(set(operators) & set(self.selection.operators or operators))):
-                return HiddenOperator(
-                    f"{asked}: {inside} runs inside the fused kernel {kernel} of {module or 'the model'} and cannot be "
-                    "computed in steps; use an attention implementation such as sdpa or eager"
-                )
         return NothingMatched(f"{asked}: nothing matched in {self.step + 1} forward passes; see `noisescope sites`")
 
 

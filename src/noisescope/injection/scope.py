@@ -4,12 +4,14 @@ A stack of frames, pushed and popped as modules start and finish. Nothing outsid
 a frame's layer comes from the block it runs inside, else from its own role, else from whether blocks ran before it.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..sites import Layout
 from ..specs import Layer
@@ -18,8 +20,11 @@ __all__ = ["Frame", "Scope", "in_backward"]
 
 Calls: TypeAlias = dict[tuple[str, str], int]
 
-MARKS = 2**14
-"""block entries remembered for recomputation; beyond that the oldest are forgotten"""
+Mark: TypeAlias = tuple[str, StorageWeakRef, int]
+"""a module and the memory of its input; as long as the mark exists no other storage is mistaken for that one"""
+
+MARKS = 2**12
+"""module starts remembered before those whose input is gone are forgotten"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Entry:
     path: str
     role: Layer | None
     """the layer the layout gives it, before it is known what it runs inside"""
+    home: int | None
+    """the block it is part of, if it is part of exactly one"""
     operator: str | None
     is_root: bool
     is_stack: bool
@@ -53,37 +60,81 @@ class Frame:
     """True once that operator was seen as a function inside, so that the module is not counted again"""
     softmax: torch.Size | None = None
     """shape of the last softmax computed here: a product with it is attention's second"""
-    outer: tuple[int, Calls] | None = None
-    """step and calls to return to, for a block that is being recomputed in a backward pass"""
+    outer: "Pass | None" = None
+    """the pass to return to, for a module that is being recomputed in a backward pass"""
+    guessed: bool = False
+    """True if nothing told which run of it is being recomputed, so that its last one was taken"""
     opened_mode: bool = False
     """True if the function mode had to be entered again for this frame"""
+
+
+@dataclass(slots=True)
+class Pass:
+    """One forward pass of the model: its number, and what was called in it so far."""
+
+    step: int
+    log: list[tuple[str, str]] = field(default_factory=list)
+    """module path and operator of every call, in order"""
+    calls: Calls = field(default_factory=dict)
+    past_blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a module started: in which pass, after how many calls."""
+
+    run: Pass
+    length: int
+    past_blocks: bool
+
+    def again(self) -> Pass:
+        """The pass as it was then."""
+        log = self.run.log[: self.length]
+        return Pass(self.run.step, log, dict(Counter(log)), self.past_blocks)
 
 
 class Scope:
     """The stack of running modules, the step, and the calls counted within it.
 
-    `step` counts forward passes of the model: calls that start while no module of it is running. A block that
-    gradient checkpointing runs again in the backward pass is no new step: it gets the step and the call counts of
-    its first run back, found by the memory of its input, which checkpointing keeps alive.
+    `step` counts forward passes of the model: calls that start while no module of it is running. What gradient
+    checkpointing runs again in the backward pass, be it a block, a part of one or the whole model, is no new step: it
+    gets the step and the call counts of its first run back, found by the memory of its input, which checkpointing
+    keeps alive. Of two pending passes over one and the same input the last is meant.
     """
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
-        self.step = -1
-        self.calls: Calls = {}
-        self.past_blocks = False
+        self.run = Pass(-1)
         self.blocks = 0
         """number of blocks of the largest model added"""
         self._known: WeakKeyDictionary[nn.Module, Entry] = WeakKeyDictionary()
-        self._marks: dict[tuple[str, int], tuple[int, Calls]] = {}
+        self._marks: dict[Mark, Moment] = {}
+        self._last: dict[str, Moment] = {}
+        """module path -> the start of its last run in a forward pass"""
+        self._replay: Pass | None = None
+        """the last recomputation, which may go on with another module"""
+        self._limit = MARKS
+
+    @property
+    def step(self) -> int:
+        """The number of the forward pass that runs or is recomputed now, else of the last one."""
+        return self.run.step
+
+    @property
+    def calls(self) -> Calls:
+        """How often each operator of each module was called in it."""
+        return self.run.calls
 
     def add(self, layout: Layout) -> None:
         """Makes a model's modules known, for as long as they live."""
         self.blocks = max(self.blocks, len(layout.blocks))
+        homes = Counter(module for block in layout.blocks for module in block.modules())
+        home = {module: index for index, block in enumerate(layout.blocks) for module in block.modules()}
         for module, path in layout.paths.items():
             self._known[module] = Entry(
                 path,
                 layout.layer.get(module),
+                home[module] if homes[module] == 1 else None,
                 layout.operator.get(module),
                 is_root=module is layout.root,
                 is_stack=module in layout.stacks,
@@ -95,14 +146,14 @@ class Scope:
         return module in self._known
 
     def remembers(self, module: nn.Module, args: tuple[object, ...]) -> bool:
-        """True if this block has run before on this very input: it is being recomputed."""
+        """True if this module has run before on this very input: it is being recomputed."""
         entry = self._known.get(module)
         return entry is not None and _mark(entry.path, args) in self._marks
 
     @property
     def recomputing(self) -> bool:
-        """True while a block runs again for its gradient: what it computes was counted the first time."""
-        return bool(self.frames) and self.frames[0].outer is not None
+        """True while modules run again for their gradient: what they compute was counted the first time."""
+        return any(frame.outer is not None for frame in self.frames)
 
     @property
     def top(self) -> Frame | None:
@@ -114,15 +165,20 @@ class Scope:
         entry = self._known.get(module)
         if entry is None:
             return None
-        if entry.is_root:
-            self.frames.clear()  # frames that an interrupt left behind
+        if entry.is_root and not in_backward():
+            while self.frames:  # that an interrupt left behind
+                self._pop()
         frame = Frame(module, entry.path, None, entry, operator=entry.operator)
-        frame.is_block = isinstance(entry.role, int)
-        frame.layer = entry.role if frame.is_block else self._inherited(entry.role)
-        if not self.frames and not in_backward():
+        if in_backward():
+            self._rewind(frame, args)
+        elif not self.frames:
             self._start_step()
+        frame.is_block = isinstance(entry.role, int)
+        frame.layer = entry.role if frame.is_block else self._inherited(entry)
+        self._remember(frame, args)
         if frame.is_block:
-            self._enter_block(frame, args)
+            self.run.past_blocks = True
+            frame.hidden = args[0].shape if args and isinstance(args[0], Tensor) else None
         self.frames.append(frame)
         return frame
 
@@ -130,17 +186,21 @@ class Scope:
         """Pops the module's frame, and any that an exception left above it."""
         if not any(frame.module is module for frame in self.frames):
             return None
-        while True:
-            frame = self.frames.pop()
-            if frame.outer is not None:
-                self.step, self.calls = frame.outer
-            if frame.module is module:
-                return frame
+        while (frame := self._pop()).module is not module:
+            pass
+        return frame
+
+    def _pop(self) -> Frame:
+        frame = self.frames.pop()
+        if frame.outer is not None:
+            self._replay, self.run = self.run, frame.outer
+        return frame
 
     def count(self, path: str, operator: str) -> int:
         """The index of this call of the operator by that module, counting it."""
         index = self.calls.get((path, operator), 0)
         self.calls[path, operator] = index + 1
+        self.run.log.append((path, operator))
         return index
 
     def layer_of(self, frame: Frame | None, operator: str) -> Layer | None:
@@ -149,40 +209,61 @@ class Scope:
             return None
         if frame.layer is not None:
             return frame.layer
-        if not self.past_blocks:
+        if not self.run.past_blocks:
             return "embed"
         return "final_norm" if operator.endswith("_norm") and frame.entry.is_stack else "head"
 
-    def _inherited(self, own: Layer | None) -> Layer | None:
-        around = self.frames[-1].layer if self.frames else None
-        return around if isinstance(around, int) or own is None else own
+    def _inherited(self, entry: Entry) -> Layer | None:
+        around = self.frames[-1].layer if self.frames else entry.home
+        return around if isinstance(around, int) or entry.role is None else entry.role
 
     def _start_step(self) -> None:
-        self.step += 1
-        self.calls = {}
-        self.past_blocks = False
+        self.run = Pass(self.run.step + 1)
 
-    def _enter_block(self, frame: Frame, args: tuple[object, ...]) -> None:
-        self.past_blocks = True
-        if args and isinstance(args[0], Tensor):
-            frame.hidden = args[0].shape
+    # --- recomputation ------------------------------------------------------------------------------------------
+
+    def _remember(self, frame: Frame, args: tuple[object, ...]) -> None:
+        moment = Moment(self.run, len(self.run.log), self.run.past_blocks)
+        recomputing = self.recomputing or frame.outer is not None
+        if not recomputing:
+            self._last[frame.path] = moment
+        if torch.is_inference_mode_enabled() or (mark := _mark(frame.path, args)) is None:
+            return
+        if not (recomputing and mark in self._marks):
+            self._marks[mark] = moment
+        if len(self._marks) > self._limit:
+            self._marks = {mark: moment for mark, moment in self._marks.items() if not mark[1].expired()}
+            self._limit = max(MARKS, 2 * len(self._marks))
+
+    def _rewind(self, frame: Frame, args: tuple[object, ...]) -> None:
+        """Goes back to when this module ran on this input; or on with the recomputation; or to the module's last run."""
+        first = next((other for other in self.frames if other.outer is not None), None)
+        if first is not None and not first.guessed:
+            return
         mark = _mark(frame.path, args)
-        if self.frames or not in_backward():
-            prefix = frame.path + "."
-            inside = {key: n for key, n in self.calls.items() if key[0] == frame.path or key[0].startswith(prefix)}
-            self._marks.pop(mark, None)
-            self._marks[mark] = (self.step, inside)
-            if len(self._marks) > MARKS:
-                del self._marks[next(iter(self._marks))]
-        elif mark in self._marks:
-            frame.outer = (self.step, self.calls)
-            self.step, inside = self._marks[mark]
-            self.calls = dict(inside)
+        found = self._marks.get(mark) if mark is not None else None
+        if first is None:
+            frame.outer = self.run
+            self.run = found.again() if found is not None else self._guess(frame)
+        elif found is not None:
+            first.guessed, self.run = False, found.again()
+
+    def _guess(self, frame: Frame) -> Pass:
+        last = self._last.get(frame.path)
+        if last is None:
+            return Pass(self.run.step)
+        if self._replay is not None and len(self._replay.log) == last.length:
+            return self._replay
+        frame.guessed = True
+        return last.again()
 
 
-def _mark(path: str, args: tuple[object, ...]) -> tuple[str, int]:
+def _mark(path: str, args: tuple[object, ...]) -> Mark | None:
     first = args[0] if args else None
-    return path, first.data_ptr() if isinstance(first, Tensor) else 0
+    if not isinstance(first, Tensor):
+        return None
+    with torch._C.DisableTorchFunction():
+        return path, StorageWeakRef(first.untyped_storage()), first.storage_offset()
 
 
 def in_backward() -> bool:

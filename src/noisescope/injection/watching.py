@@ -109,6 +109,7 @@ class Watch:
             raise ExitOrder("this injection is open already; make a second one to nest")
         if self.layout is not None:
             refuse_compiled(self.layout.root)
+        _sweep()
         self._thread = threading.get_ident()
         self.active = True
         self._handles = [
@@ -124,17 +125,19 @@ class Watch:
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        self.active = False
+        was_open, self.active = self.active, False
         while self._handles:
             self._handles.pop().remove()
-        if threading.get_ident() != self._thread:
+        self._recomputing.clear()
+        if was_open and threading.get_ident() != self._thread:
             raise ExitOrder(
                 "an injection was closed on another thread than it was opened on; it has no effect any more"
             )
-        if self._mode not in _mode_stack():
-            raise ExitOrder("an injection was closed that is not open any more")
-        out_of_order = not self.background and _mode_stack()[-1] is not self._mode
-        _remove(self._mode)
+        _sweep(unless=self._mode)
+        out_of_order = not self.background and _mode_stack()[-1:] != [self._mode]
+        _sweep()
+        if not was_open:
+            raise ExitOrder("an injection was closed that is not open")
         if out_of_order and kind is None:
             raise ExitOrder("an injection was closed before one that was opened inside it; it is undone all the same")
 
@@ -155,7 +158,7 @@ class Watch:
         thread = threading.get_ident()
         if thread == self._thread or thread in self._recomputing:
             return True
-        return in_backward() and self.scope.remembers(module, args)
+        return in_backward() and self.scope.remembers(module, args) and _is_torch_thread()
 
     def _module_starts(self, module: nn.Module, args: Any) -> Any:
         if not self._mine(module, args):
@@ -176,7 +179,7 @@ class Watch:
         if frame.operator is None or not torch.is_grad_enabled():
             return None
         place = self._place(frame, frame.operator)
-        if not place.backward:
+        if not place.backward or getattr(module, "inplace", False):  # an in-place operand stays itself
             return None
         index = self.scope.calls.get((frame.path, frame.operator), 0)
         return self._watch_gradients((place,), index, args, unless=frame)
@@ -309,7 +312,7 @@ class Watch:
         path = frame.path if frame is not None else ""
         wanted = tuple(place for place in places if place.backward)
         index = self.scope.calls.get((path, wanted[0].operator), 0)
-        if getattr(function, "__name__", "").rstrip("_") != getattr(function, "__name__", ""):
+        if kwargs.get("inplace") or getattr(function, "__name__", "").endswith("_"):
             return (
                 args[0],
                 *self._watch_gradients(wanted, index, args[1:]),
@@ -378,6 +381,11 @@ class _Mode(TorchFunctionMode):
         self._spellings = spellings()
         self._kernels = fused_kernels()
 
+    @property
+    def is_open(self) -> bool:
+        """False once the watch was closed, wherever that was."""
+        return self._watch.active
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -413,6 +421,15 @@ def _push_below(mode: TorchFunctionMode) -> None:
         _push_mode(other)
 
 
+def _sweep(*, unless: TorchFunctionMode | None = None) -> None:
+    """Takes the modes of closed watches off this thread's stack, also those that another thread has closed."""
+    kept = [mode for mode in _mode_stack() if mode is unless or not isinstance(mode, _Mode) or mode.is_open]
+    while _mode_stack():
+        _pop_mode()
+    for mode in kept:
+        _push_mode(mode)
+
+
 def _remove(mode: TorchFunctionMode) -> None:
     """Takes a mode off this thread's stack, wherever it stands there."""
     above = []
@@ -420,6 +437,14 @@ def _remove(mode: TorchFunctionMode) -> None:
         above.append(top)
     for other in reversed(above):
         _push_mode(other)
+
+
+def _is_torch_thread() -> bool:
+    """True on a thread that Python did not start: torch's own, which run the backward passes of other devices."""
+    me = threading.get_ident()
+    return not any(
+        thread.ident == me and not isinstance(thread, threading._DummyThread) for thread in threading.enumerate()
+    )
 
 
 def _adopt(module: nn.Module) -> Layout:

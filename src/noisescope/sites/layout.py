@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..errors import ModelError
-from ..specs import Layer
+from ..errors import ModelError, NothingMatched
+from ..specs import OUTSIDE, Layer
 from .patterns import pattern
 
 __all__ = ["Layout"]
@@ -39,6 +39,11 @@ class Layout:
         paths = {module: path for path, module in model.named_modules()}
         found = _named_blocks(paths, blocks) if blocks else _find_blocks(model, paths)
         return cls._build(model, paths, found)
+
+    def require(self, layer: Layer, *, what: str = "layers") -> None:
+        """Raises if the model has no such layer."""
+        if layer not in OUTSIDE and not (isinstance(layer, int) and 0 <= layer < len(self.blocks)):
+            raise NothingMatched(f"{what}: {layer} is out of range, the model has 0 to {len(self.blocks) - 1}")
 
     @classmethod
     def without_blocks(cls, model: nn.Module) -> "Layout":

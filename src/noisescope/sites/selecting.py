@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from ..errors import NothingMatched
-from ..specs import OUTSIDE, Layer, Selection
+from ..specs import Layer, Selection
 from .layout import Layout
 from .patterns import pattern
 
@@ -40,8 +40,7 @@ class Selector:
 
     def _check(self, layout: Layout) -> None:
         for layer in self.selection.layers or ():
-            if layer not in OUTSIDE and not (isinstance(layer, int) and layer < len(layout.blocks)):
-                raise NothingMatched(f"layers: {layer} is out of range, the model has 0 to {len(layout.blocks) - 1}")
+            layout.require(layer)
         for text, test in zip(self.selection.modules or (), self._tests, strict=True):
             if not any(test(path) for path in layout.paths.values()):
                 raise NothingMatched(f'modules: "{text}" matches no module; `noisescope sites` lists them')

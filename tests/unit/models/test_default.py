@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -271,7 +272,7 @@ class TestCommands:
         assert self.run("path").stdout == fetched.stdout
         again = self.run("fetch", "--verify")
         assert (again.stdout, again.stderr) == (fetched.stdout, "")
-        _, source, size, path = self.run().stdout.strip().split("\t")
+        _, source, size, path = re.split(r"  +", self.run().stdout.splitlines()[1])
         assert (source, path) == ("default", fetched.stdout.strip())
         assert size.endswith(" MB")
 
