@@ -18,7 +18,6 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="noisescope",
     help="An oscilloscope for the numerics of language models.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -30,19 +29,26 @@ app.add_typer(models.app, name="models")
 _UsageError = typer.BadParameter.__mro__[1]
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"noisescope {__version__}")
         raise typer.Exit
 
 
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options that come before the verb."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command line and gives its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = typer.main.get_command(app).main(arguments, prog_name="noisescope", standalone_mode=False)
+        code = typer.main.get_command(app).main(given or ["--help"], prog_name="noisescope", standalone_mode=False)
     except NoisescopeError as error:
         return _say(str(error), error.exit_code)
     except typer.Abort:
