@@ -1,5 +1,7 @@
 """Tiny models of many families, built from transformers configs with random weights: structure is what they test."""
 
+from copy import deepcopy
+
 import torch
 from transformers import (
     AutoModel,
@@ -76,7 +78,7 @@ def build(family: str, *, attn: str | None = None, seed: int = 0) -> PreTrainedM
     torch.manual_seed(seed)
     auto = AutoModelForCausalLM if family in DECODERS else AutoModel
     options = {"attn_implementation": attn} if attn else {}
-    return auto.from_config(CONFIGS[family], **options).eval()
+    return auto.from_config(deepcopy(CONFIGS[family]), **options).eval()  # the attention is written into the config
 
 
 def tokens(family: str = "llama", *, rows: int = 2, length: int = 12, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -200,7 +200,8 @@ class Scope:
         """The index of this call of the operator by that module, counting it."""
         index = self.calls.get((path, operator), 0)
         self.calls[path, operator] = index + 1
-        self.run.log.append((path, operator))
+        if self.frames:  # calls outside modules are never recomputed, and there may be any number of them
+            self.run.log.append((path, operator))
         return index
 
     def layer_of(self, frame: Frame | None, operator: str) -> Layer | None:
