@@ -2,8 +2,8 @@
 
     python benchmarks/inject/run.py [--rounds 15] [--output benchmarks/inject/results.json]
 
-The obvious way to inject (a hook on every nn.Linear with one `randn`) is measured beside ours. So are the start-up times
-of `import noisescope` and `noisescope --help`.
+The obvious way to inject (a hook on every nn.Linear with one `randn`) is measured beside ours. So are the start-up
+times of `import noisescope` and `noisescope --help`.
 """
 
 import argparse

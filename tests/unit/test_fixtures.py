@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from fixtures.train import CONTEXT, FAMILIES, FIXTURES, VOCAB_SIZE, encode, perplexity, split_topics
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.activations import NewGELUActivation
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.pytorch_utils import Conv1D
+
+from fixtures.train import CONTEXT, FAMILIES, FIXTURES, VOCAB_SIZE, encode, perplexity, split_topics
 
 TEXT = 'The "with" statement is used: naïve café, 1 + 1 == 2.\n\n   indented'
 
@@ -110,7 +111,7 @@ def test_llama_is_made_of_what_a_llama_is_made_of() -> None:
     model = AutoModelForCausalLM.from_pretrained(FIXTURES / "llama")
     block = model.model.layers[0]
     assert isinstance(block.input_layernorm, LlamaRMSNorm)
-    assert isinstance(block.mlp.act_fn, nn.SiLU)
+    assert model.config.hidden_act == "silu"
     assert 1 < model.config.num_key_value_heads < model.config.num_attention_heads
     assert model.lm_head.weight is not model.model.embed_tokens.weight
 

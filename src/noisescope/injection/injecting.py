@@ -69,8 +69,9 @@ class Injection:
         layout = Layout.of(model, blocks=blocks) if model is not None else None
         self._left_alone = False
         self._meant = Selector(selection, layout)
-        for layer in self.scales.layers if layout is not None else ():
-            layout.require(layer, what="layer_scales")
+        if layout is not None:
+            for layer in self.scales.layers:
+                layout.require(layer, what="layer_scales")
         self._watch = Watch(self, layout=layout)
 
     def __enter__(self) -> "Injection":

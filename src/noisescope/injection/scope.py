@@ -182,9 +182,13 @@ class Scope:
         self.frames.append(frame)
         return frame
 
+    def running(self, module: nn.Module) -> Frame | None:
+        """The frame of a module that has started and not ended."""
+        return next((frame for frame in reversed(self.frames) if frame.module is module), None)
+
     def leave(self, module: nn.Module) -> Frame | None:
         """Pops the module's frame, and any that an exception left above it."""
-        if not any(frame.module is module for frame in self.frames):
+        if self.running(module) is None:
             return None
         while (frame := self._pop()).module is not module:
             pass
@@ -237,7 +241,7 @@ class Scope:
             self._limit = max(MARKS, 2 * len(self._marks))
 
     def _rewind(self, frame: Frame, args: tuple[object, ...]) -> None:
-        """Goes back to when this module ran on this input; or on with the recomputation; or to the module's last run."""
+        """Goes back to when this module ran on this input; else on with the recomputation; else to its last run."""
         first = next((other for other in self.frames if other.outer is not None), None)
         if first is not None and not first.guessed:
             return
@@ -264,7 +268,7 @@ def _mark(path: str, args: tuple[object, ...]) -> Mark | None:
     if not isinstance(first, Tensor):
         return None
     with torch._C.DisableTorchFunction():
-        return path, StorageWeakRef(first.untyped_storage()), first.storage_offset()
+        return path, StorageWeakRef(first.untyped_storage()), int(first.storage_offset())
 
 
 def in_backward() -> bool:

@@ -187,12 +187,19 @@ class Watch:
     def _module_ends(self, module: nn.Module, args: Any, output: Any) -> Any:
         if not self._mine(module, args):
             return None
-        frame = self.scope.leave(module)
+        frame = self.scope.running(module)
         if frame is None:
             return None
-        if frame.opened_mode:
-            _remove(self._mode)
-            self._recomputing.discard(threading.get_ident())
+        try:
+            return self._show_module(frame, args, output)
+        finally:
+            self.scope.leave(module)
+            if frame.opened_mode:
+                _remove(self._mode)
+                self._recomputing.discard(threading.get_ident())
+
+    def _show_module(self, frame: Frame, args: Any, output: Any) -> Any:
+        """Shows what a hand-written operator gives; it still runs, so that the value belongs to its pass."""
         if frame.operator is None or frame.spelled or not isinstance(output, Tensor):
             return None
         places = (self._place(frame, frame.operator),)
@@ -238,18 +245,17 @@ class Watch:
         frame = self.scope.top
         if frame is None or frame.operator is None or not torch.is_grad_enabled():
             return args, kwargs
-        own = [parameter for parameter in frame.module.parameters(recurse=False) if parameter.requires_grad]
+        own = {id(parameter) for parameter in frame.module.parameters(recurse=False) if parameter.requires_grad}
         place = self._place(frame, frame.operator)
-        if not place.backward or not any(given is parameter for given in args for parameter in own):
+        if not place.backward or not any(id(_stands_for(given)) in own for given in args):
             return args, kwargs
         index = self.scope.calls.get((frame.path, frame.operator), 0)
-        watched = tuple(
-            self._watch_gradient((place,), index, given, part=1 + position, unless=frame)
-            if any(given is parameter for parameter in own)
+        return tuple(
+            self._watch_parameter((place,), index, given, part=1 + position, unless=frame)
+            if id(_stands_for(given)) in own
             else given
             for position, given in enumerate(args)
-        )
-        return watched, kwargs
+        ), kwargs
 
     def note_kernel(self, kernel: Callable[..., Any], operators: tuple[str, ...]) -> None:
         """Remembers a fused kernel that hides operators."""
@@ -344,6 +350,14 @@ class Watch:
 
         return visit_gradient(operand, visit)
 
+    def _watch_parameter(
+        self, places: tuple[_Place, ...], index: int, parameter: Tensor, *, part: int, unless: Frame
+    ) -> Tensor:
+        """The parameter, watched; it says what it stands for, so that a watch outside this one knows it again."""
+        watched: Tensor = self._watch_gradient(places, index, parameter, part=part, unless=unless)
+        watched.stands_for = _stands_for(parameter)  # type: ignore[attr-defined]
+        return watched
+
     # --- attention ----------------------------------------------------------------------------------------------
 
     def _wants_steps(self, frame: Frame | None) -> bool:
@@ -353,10 +367,12 @@ class Watch:
     def _attention_in_steps(self, frame: Frame | None, fused: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Attention with its products and softmax in view.
 
-        Where only gradients are wanted there, the value stays the fused kernel's, bit for bit.
+        Where only gradients are wanted there, the value stays the fused kernel's, bit for bit; but not if another watch
+        stands outside this one, which must see every value once.
         """
         self._compare_steps(frame, fused, args, kwargs)
-        if any(self._place(frame, step).forward for step in ("matmul", "softmax", "attention")):
+        wanted = any(self._place(frame, step).forward for step in ("matmul", "softmax", "attention"))
+        if wanted or any(isinstance(mode, _Mode) for mode in _mode_stack()):
             return attention_in_steps(self.call, *args, **kwargs)
         with torch.random.fork_rng(enabled=bool(kwargs.get("dropout_p"))):
             value = fused(*args, **kwargs)
@@ -368,7 +384,7 @@ class Watch:
         if path in self.steps_difference or kwargs.get("dropout_p"):
             return
         args, kwargs = tree_map(partial(_first_row, of=args[0].size(0)), (args, kwargs))
-        with torch.no_grad():
+        with torch.no_grad(), torch._C.DisableTorchFunction():  # not to be seen by a watch outside this one
             difference = attention_in_steps(plain_call, *args, **kwargs) - fused(*args, **kwargs)
             self.steps_difference[path] = difference.abs().max()
 
@@ -460,6 +476,11 @@ def _counter() -> Iterator[int]:
     while True:
         yield number
         number += 1
+
+
+def _stands_for(value: Any) -> Any:
+    """The parameter that a watched tensor stands for, or the value itself."""
+    return getattr(value, "stands_for", value) if isinstance(value, Tensor) else value
 
 
 def _is_residual(frame: Frame | None, args: tuple[Any, ...]) -> bool:
