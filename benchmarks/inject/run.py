@@ -21,6 +21,7 @@ import transformers
 from torch import Tensor, nn
 
 import noisescope as ns
+from noisescope.capture import capture
 from noisescope.models import load
 
 ROWS, LENGTH, SCALE = 8, 128, 0.05
@@ -50,7 +51,7 @@ def cases(model: nn.Module, ids: Tensor) -> dict[str, Callable[[], object]]:
         return run
 
     def captured() -> None:
-        with ns.capture(model):
+        with capture(model):
             model(ids)
 
     return {

@@ -100,7 +100,7 @@ def check_every_call(model, inputs, *, phases, error=Stop, every=1, **where) -> 
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
 @pytest.mark.parametrize("phases", PHASES)
 def test_an_error_in_any_call_leaves_no_trace(tiny, phases, error):
-    every = 1 if error is Stop else 5
+    every = 1 if error is Stop else 9
     assert check_every_call(tiny, tokens(), phases=phases, error=error, every=every) > 20
 
 
@@ -126,7 +126,7 @@ def test_trained_models(request, name):
     model = request.getfixturevalue(name)
     ids = torch.randint(3, 500, (1, 16), generator=torch.Generator().manual_seed(1))
     layers = [0, 5, "head"]
-    assert check_every_call(model, {"input_ids": ids}, phases="both", every=13, layers=layers) > 30
+    assert check_every_call(model, {"input_ids": ids}, phases="both", every=29, layers=layers) > 30
 
 
 # --- an error in the model itself -------------------------------------------------------------------------------
@@ -254,6 +254,32 @@ def test_dropout_moves_the_random_state_as_far_as_it_does_without_noise(operator
         return bits(torch.get_rng_state()), random.getstate(), repr(np.random.get_state())
 
     assert states(inject=True) == states(inject=False)
+
+
+# --- buffers ----------------------------------------------------------------------------------------------------
+
+
+class RunningNorm(nn.Module):
+    """A norm that learns its mean while it is trained: a call too many is a change of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.lerp_(hidden.detach().mean((0, 1)), 0.1)
+        return self.weight * (hidden - self.mean)
+
+
+@pytest.mark.xfail(strict=True, reason="sites probes the norm itself and not a copy of it, which moves its buffer")
+def test_a_norm_with_a_memory_is_not_moved_by_looking_for_norms():
+    model = nn.Sequential(*(nn.Sequential(RunningNorm(), nn.Linear(8, 8)) for _ in range(2)))
+    before = digest(model)
+    with ns.inject(model, ns.RelativeGaussian(0.05)):
+        pass
+    assert digest(model) == before
 
 
 # --- able to fail -----------------------------------------------------------------------------------------------

@@ -70,10 +70,8 @@ def test_copies_carry_nothing_out(tiny, take, phases):
     check_nothing_carried_out(tiny, take, phases=phases)
 
 
-@pytest.mark.parametrize("take", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("take", [copy.deepcopy, by_pickle, by_torch_save])
 def test_copies_of_other_families(family, take):
-    if take is by_state_dict:
-        pytest.skip("the copy is built as a Llama")
     name, model = family
     clean = bits(model(**tokens(name)).logits)
     with ns.inject(model, ns.RelativeGaussian(0.05)):

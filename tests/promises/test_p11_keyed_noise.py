@@ -240,7 +240,7 @@ def test_the_same_for_single_operators(tiny, operators, reentrant):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)], ids=str)
-@pytest.mark.parametrize(("way", "reentrant"), WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(("way", "reentrant"), list(WAYS.values())[:4], ids=list(WAYS)[:4])
 def test_several_forwards_before_their_backwards(tiny, way, reentrant, order):
     def losses() -> None:
         pending = [loss_of(tiny, seed) for seed in (5, 5, 7)]  # the same batch twice, and another
