@@ -3,7 +3,7 @@
 A bin is the exponent and the top three bits of the mantissa of a float32, so a shift of its bits finds it. A quantile
 is within one bin of the truth, 12.5% at most and typically 1%; below 2^-22 it is within 2^-22, and above 2^18 between
 that and the largest value. Of a value with more than 256 rows about every third is counted, evenly spaced, which adds
-an error of sampling: 5% of q99 for 10 000 rows of a normal distribution, more for heavy tails.
+an error of sampling: for 10 000 rows of a normal distribution 2% of q99, one standard error; more for heavy tails.
 """
 
 from itertools import count
