@@ -21,7 +21,7 @@ from .scratch import Scratch
 __all__ = ["ChannelStatistics", "ChannelTally", "tally_bytes"]
 
 _SUMS = 5  # float64 numbers of a channel: count, mean, squared deviations, sum of abs, largest abs
-_FIRST = 256  # rows of the first value that say where a channel's values lie
+_FIRST = 16  # rows of the first value that say where a channel's values lie
 
 
 @dataclass(frozen=True)

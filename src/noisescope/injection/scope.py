@@ -23,7 +23,7 @@ Calls: TypeAlias = dict[tuple[str, str], int]
 Mark: TypeAlias = tuple[str, StorageWeakRef, int]
 """a module and the memory of its input; as long as the mark exists no other storage is mistaken for that one"""
 
-MARKS = 2**12
+MARKS = 2**9
 """module starts remembered before those whose input is gone are forgotten"""
 
 

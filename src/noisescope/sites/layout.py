@@ -6,6 +6,7 @@ Found by structure, not by one name pattern:
 - `embed`, `final_norm` and `head` are recognised by role: embeddings, norms beside the blocks, output projection.
 """
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -209,8 +210,9 @@ def _norm_kind(module: nn.Module) -> str | None:
     dtype, device = (weight.dtype, weight.device) if weight is not None else (torch.float32, torch.device("cpu"))
     probe = torch.linspace(-1.0, 2.0, width, dtype=dtype, device=device).view(1, 1, width)
     try:
+        trial = copy.deepcopy(module)  # a norm may keep running statistics, which are the model's
         with torch.no_grad():
-            plain, scaled, shifted = (module.forward(x) for x in (probe, 4 * probe, probe + 1))
+            plain, scaled, shifted = (trial.forward(x) for x in (probe, 4 * probe, probe + 1))
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
         return by_name
     if not isinstance(plain, torch.Tensor) or plain.shape != probe.shape or not bool(plain.any()):
