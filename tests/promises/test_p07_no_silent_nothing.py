@@ -1,8 +1,9 @@
 """P7: what would do nothing is refused with exit code 3 and its cause; what does something is not refused."""
 
 import copy
+import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -79,6 +80,14 @@ def llama() -> nn.Module:
 
 def hidden(rows: int = 2) -> torch.Tensor:
     return torch.randn(rows, 4, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_what_was_compiled() -> Iterator[None]:
+    """Dynamo keeps what it compiled, with its tensors that have no memory; other tests count tensors."""
+    yield
+    torch._dynamo.reset()
+    gc.collect()
 
 
 # --- twenty ways to do nothing ----------------------------------------------------------------------------------
