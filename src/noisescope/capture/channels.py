@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .histogram import BINS, Histogram
-from .scratch import Scratch
+from .scratch import Scratch, Work
 
 __all__ = ["ChannelStatistics", "ChannelTally", "tally_bytes"]
 
@@ -90,22 +90,21 @@ class ChannelTally:
             return
         dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
         centre = self._centre(rows[:_FIRST]).to(dtype)
-        clean = rows.is_cpu  # of another device one does not ask, that would mean to wait for it
-        part = _sum(rows, centre, scratch, clean=clean)
-        if clean and not isfinite(part.max_abs.sum()):
-            clean, part = False, _sum(rows, centre, scratch, clean=False)
+        part = _Part.nothing(centre)
+        counting = self._histogram.counting(len(rows))
+        for chunk, work in scratch.chunks(rows, dtype):
+            wrong = part.add(chunk, centre, work)
+            counting.add(work.size, wrong, work)
         self._merge(part, centre)
         self._non_finite += rows.numel() - part.finite.sum()
-        self._histogram.add(rows, dtype, scratch, clean=clean)
 
     def _centre(self, rows: Tensor) -> Tensor:
-        """A value near each channel's mean: the mean of all before, or of these rows."""
+        """A value near each channel's mean: the mean of all before, or of these rows, or 0 if one is not finite."""
         known = self._sums[:2, : rows.shape[1]]
         if self._centred >= rows.shape[1]:
             return known[1]
         self._centred = rows.shape[1]
-        finite = rows.isfinite()
-        start = rows.where(finite, 0).sum(0, dtype=torch.float64) / finite.sum(0).clamp(min=1)
+        start = rows.mean(0, dtype=torch.float64).nan_to_num_(0.0, 0.0, 0.0)
         return torch.where(known[0] > 0, known[1], start)
 
     def _merge(self, part: "_Part", centre: Tensor) -> None:
@@ -146,25 +145,36 @@ class _Part(NamedTuple):
     max_abs: Tensor
     sums: Tensor
     """of abs values, of deviations from the centre, of their squares"""
+    found: Tensor
+    """room for the same of one chunk, in the dtype of the centre"""
 
+    @classmethod
+    def nothing(cls, centre: Tensor) -> "_Part":
+        """Zero everywhere."""
+        channels = centre.numel()
+        return cls(
+            torch.zeros_like(centre, dtype=torch.int64),
+            torch.zeros_like(centre),
+            centre.new_zeros(3, channels, dtype=torch.float64),
+            centre.new_empty(4, channels),
+        )
 
-def _sum(rows: Tensor, centre: Tensor, scratch: Scratch, *, clean: bool) -> _Part:
-    """Sums over the rows; only where they are not known to be `clean`, non-finite values are left out."""
-    seen = torch.full_like(centre, len(rows), dtype=torch.int64)
-    part = _Part(seen, torch.zeros_like(centre), centre.new_zeros(3, centre.numel(), dtype=torch.float64))
-    found = centre.new_empty(4, centre.numel())
-    largest, abs_sum, off, squares, sums = *found, found[1:]
-    for chunk, work in scratch.chunks(rows, centre.dtype):
+    def add(self, chunk: Tensor, centre: Tensor, work: Work) -> Tensor | None:
+        """Adds some rows, and leaves their absolute values in `work.size`; which ones are not finite, if any may be."""
+        largest, abs_sum, off, squares, sums = *self.found, self.found[1:]
         size, deviation = torch.abs(chunk, out=work.size), torch.sub(chunk, centre, out=work.deviation)
-        if not clean:
+        torch.amax(size, 0, out=largest)
+        self.finite.add_(len(chunk))
+        wrong = None
+        if not chunk.is_cpu or not isfinite(largest.sum()):  # another device is not asked: one would wait for it
             wrong = ~chunk.isfinite()
             size.masked_fill_(wrong, 0)
             deviation.masked_fill_(wrong, 0)
-            seen -= wrong.sum(0)
-        torch.amax(size, 0, out=largest)
+            self.finite.sub_(wrong.sum(0))
+            torch.amax(size, 0, out=largest)
         torch.sum(size, 0, out=abs_sum)
         torch.sum(deviation, 0, out=off)
         torch.sum(deviation.square_(), 0, out=squares)
-        torch.maximum(part.max_abs, largest, out=part.max_abs)
-        part.sums.add_(sums)
-    return part
+        torch.maximum(self.max_abs, largest, out=self.max_abs)
+        self.sums.add_(sums)
+        return wrong

@@ -12,8 +12,8 @@ from torch import Tensor
 
 __all__ = ["Scratch", "Work"]
 
-CHUNK = 2**15 - 1
-"""elements worked on at a time on a CPU: they stay in its cache, and torch does not hand them out to threads"""
+CHUNK = 2**18
+"""elements worked on at a time on a CPU: enough for its threads, and they stay in its cache"""
 DEVICE_CHUNK = 2**21
 """the same on other devices, where the number of kernels counts"""
 

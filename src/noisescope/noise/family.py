@@ -4,17 +4,15 @@ A noise model owns three things: its scale, how to disturb a tensor in place, an
 what really happened (the dose). It never sees a model, a site or a layer, only a tensor and a key.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from ..errors import InputError, unknown_name
 from ..keys import Key
 
-__all__ = ["NOISES", "Measured", "Noise", "make_noise", "parts", "register"]
+__all__ = ["NOISES", "Measured", "Noise", "make_noise", "register"]
 
 
 @dataclass(frozen=True)
@@ -88,18 +86,3 @@ def make_noise(name: str, scale: float, **options: object) -> Noise:
     except TypeError as error:
         raise InputError(f"{name}: {error}") from None
     return noise
-
-
-CPU_PART = 2**18
-"""elements drawn at once on a CPU: a megabyte, so that a draw and its use stay in cache"""
-
-
-def parts(value: Tensor) -> Iterator[Tensor]:
-    """The tensor in pieces that share its memory, in a fixed order: keyed draws go piece by piece.
-
-    Pieces depend on shape and device only, never on the scale, so draws are common across scales.
-    """
-    if value.device.type != "cpu" or not value.is_contiguous() or value.numel() <= CPU_PART:
-        yield value
-        return
-    yield from torch.split(value.view(-1), CPU_PART)

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from ..keys import Key
 from ..specs import check_scale
-from .family import Measured, parts, register
+from .family import Measured, register
+from .parts import each_part
 
 __all__ = ["AbsoluteGaussian", "RelativeBias", "RelativeGaussian", "SystematicBias", "Uniform"]
 
 
 @dataclass(frozen=True)
 class _Dense(ABC):
-    """Shared by the dense family: a checked scale, pieces, and wide arithmetic for narrow dtypes."""
+    """Shared by the dense family: a checked scale, parts, and wide arithmetic for narrow dtypes."""
 
     scale: float
     sparse: ClassVar[bool] = False
@@ -29,20 +30,19 @@ class _Dense(ABC):
         object.__setattr__(self, "scale", check_scale(self.scale))
 
     def disturb_(self, value: Tensor, scale: float, key: Key) -> None:
-        """Disturb `value` in place, piece by piece, drawing from `key`."""
-        generator = key.generator(value.device)
-        scratch: Tensor | None = None
-        for part in parts(value):
+        """Disturb `value` in place, part by part, drawing from `key`."""
+
+        def move_(part: Tensor, generator: torch.Generator) -> None:
             wide = part if part.dtype in (torch.float32, torch.float64) else part.float()
-            if scratch is None:
-                scratch = torch.empty(part.shape, dtype=wide.dtype, device=wide.device)
-            self.move_(wide, scale, scratch[: len(part)] if part.ndim == 1 else scratch, generator)
+            self.move_(wide, scale, torch.empty_like(wide), generator)
             if wide is not part:
                 part.copy_(wide)
 
+        each_part(value, key, move_)
+
     @abstractmethod
     def move_(self, value: Tensor, scale: float, scratch: Tensor, generator: torch.Generator) -> None:
-        """Add the error to one piece; `scratch` has its shape and arbitrary contents."""
+        """Add the error to one part; `scratch` has its shape and arbitrary contents."""
 
 
 @register

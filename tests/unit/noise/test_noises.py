@@ -1,6 +1,8 @@
 """Each noise model against its formula, element by element or in distribution."""
 
 import math
+import os
+import threading
 
 import ml_dtypes
 import numpy as np
@@ -23,7 +25,7 @@ from noisescope.noise import (
     make_noise,
     register,
 )
-from noisescope.noise.family import CPU_PART
+from noisescope.noise.parts import PART, each_part
 from noisescope.testing import check_noise
 
 KEY = Key(0, "model.layers.0.mlp.down_proj.linear.0.forward")
@@ -129,11 +131,69 @@ def test_draws_are_common_across_scales() -> None:
 
 
 def test_large_values_are_drawn_in_pieces_without_a_seam() -> None:
-    z = error(AbsoluteGaussian(1.0), torch.zeros(3 * CPU_PART + 5, dtype=torch.float64))
-    a, b = z[:CPU_PART], z[CPU_PART : 2 * CPU_PART]
+    z = error(AbsoluteGaussian(1.0), torch.zeros(3 * PART + 5, dtype=torch.float64))
+    a, b = z[:PART], z[PART : 2 * PART]
     assert not torch.equal(a, b)
-    assert abs(np.corrcoef(a, b)[0, 1]) < 5 / math.sqrt(CPU_PART)
-    assert z[3 * CPU_PART :].abs().min() > 0
+    assert abs(np.corrcoef(a, b)[0, 1]) < 5 / math.sqrt(PART)
+    assert z[3 * PART :].abs().min() > 0
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("noise", [RelativeGaussian(0.1), Uniform(0.1), BitFlip(0.1, "mantissa")], ids=repr)
+def test_the_number_of_threads_does_not_matter(noise, threads) -> None:
+    t = values(9 * PART + 5)
+    found = []
+    for number in (1, 2, 5):
+        threads(number)
+        found.append(error(noise, t))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_parts_are_disturbed_in_inference_mode_too(threads) -> None:
+    threads(2)
+    with torch.inference_mode():
+        t = torch.ones(9 * PART)
+        AbsoluteGaussian(1.0).disturb_(t, 1.0, KEY)
+    assert (t != 1).all()
+
+
+def test_an_error_on_another_thread_is_raised_here(threads) -> None:
+    threads(2)
+    here = threading.get_ident()
+    met = threading.Barrier(2, timeout=60)
+
+    def fail_elsewhere(_part, _generator):
+        met.wait()
+        if threading.get_ident() != here:
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        each_part(torch.zeros(2 * PART), KEY, fail_elsewhere)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_process_has_threads_of_its_own(threads) -> None:
+    threads(2)
+    expected = error(RelativeGaussian(0.1), values(9 * PART))
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(2)
+        done = threading.Thread(target=lambda: os._exit(0 if torch.equal(_again(), expected) else 1), daemon=True)
+        done.start()
+        done.join(60)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _again() -> torch.Tensor:
+    return error(RelativeGaussian(0.1), values(9 * PART))
 
 
 def test_a_view_is_disturbed_where_it_lies() -> None:
