@@ -10,7 +10,7 @@
     ├── StoreError             5   a file that cannot be written, or is in use
     ├── MissingExtra           6   an optional dependency that is not installed
     ├── BudgetExceeded         2   a capture that would not fit its memory budget (also an InputError)
-    └── ExitOrder              1   overlapping injections that were closed in the wrong order
+    └── ExitOrder              1   an injection closed in the wrong order, or before the backward pass that needs it
 
 A message is one line: what, where, got, expected, fix.
 """
@@ -87,7 +87,7 @@ class BudgetExceeded(InputError):
 
 
 class ExitOrder(NoisescopeError):
-    """Overlapping injections that were closed in another order than they were opened."""
+    """An injection closed in another order than it was opened, or before the backward pass that needs it."""
 
 
 def unknown_name(what: str, got: object, valid: Iterable[str]) -> InputError:

@@ -85,6 +85,7 @@ def test_an_error_in_flight_is_not_replaced(tiny):
     def fail() -> None:
         with outer:
             inner.__enter__()
+            outputs(tiny)
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -250,7 +251,7 @@ def raises_before_it_restores(monkeypatch):
     real = Watch.__exit__
 
     def mutant(self, kind=None, error=None, trace=None):
-        if watching._mode_stack()[-1] is not self._mode:
+        if watching.mode_stack()[-1] is not self._mode:
             raise ExitOrder("closed out of order")
         real(self, kind, error, trace)
 

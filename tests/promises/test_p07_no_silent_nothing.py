@@ -402,11 +402,11 @@ def never_looks_at_the_dose(monkeypatch):
 
 def never_looks_for_compiled_code(monkeypatch):
     monkeypatch.setattr(watching, "refuse_compiled", lambda model: None)
-    monkeypatch.setattr(watching, "_under_compile", lambda: False)
+    monkeypatch.setattr(watching, "under_compile", lambda: False)
 
 
 def forgets_hidden_kernels(monkeypatch):
-    monkeypatch.setattr(watching.Watch, "note_kernel", lambda *_: None)
+    monkeypatch.setattr(watching, "fused_kernels", dict)
 
 
 def never_checks_the_selection(monkeypatch):

@@ -16,8 +16,9 @@ from noisescope.noise import NOISES, Noise, make_noise
 MILLION = 10**6
 TOLERANCE = 0.02
 
-REQUESTS = {"bit_flip": 1e-2, "stuck_at": 1e-2}
-"""shares of elements; the others are asked for 5%, and number formats, whose error is what it is, for all of it"""
+REQUESTS = {"bit_flip": 5e-2, "stuck_at": 1e-2}
+"""shares of elements, of which 2% are four standard errors at a million; the others are asked for 5%, and number
+formats, whose error is what it is, for all of it"""
 DENSE = ("relative_gaussian", "absolute_gaussian", "uniform", "systematic_bias", "relative_bias")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

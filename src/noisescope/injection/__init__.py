@@ -1,13 +1,15 @@
 """Putting noise into a running model, and taking it out again without a trace.
 
 The only room that changes what a model computes. The way of a value: the function mode or a module hook sees an
-operator's result (`watching`), the scope says where that is (`scope`), the injection disturbs it and books it
-(`injecting`, `statistics`).
+operator's result (`watching`), the scope says where that is (`scope`), places say whether the observer wants it
+(`places`), the injection disturbs it and books it (`injecting`, `statistics`). Gradients are seen by visitors that are
+put on an operator's operands (`operands`, `gradients`).
 """
 
 from .injecting import Injection, inject
+from .places import Observer
 from .statistics import InjectionStats
 from .survey import Coverage, survey
-from .watching import Observer, Watch
+from .watching import Watch
 
 __all__ = ["Coverage", "Injection", "InjectionStats", "Observer", "Watch", "inject", "survey"]

@@ -5,22 +5,18 @@ kernel gives. Dropout draws from torch's generator as the fused kernel does, but
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-__all__ = ["attention_in_steps", "plain_call"]
+__all__ = ["attention_in_steps", "plain_call", "steps_difference"]
 
 Call = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Tensor]
-
-
-def plain_call(_operator: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Computes a step and lets nobody see it."""
-    result: Tensor = function(*args, **kwargs)
-    return result
 
 
 def attention_in_steps(
@@ -63,3 +59,22 @@ def _open_dead_rows(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return mask | dead, dead
     dead = (mask == float("-inf")).all(-1, keepdim=True)
     return mask.masked_fill(dead, 0.0), dead
+
+
+def steps_difference(fused: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The largest abs difference of the steps to the fused kernel, on the first row of a batch, seen by nobody."""
+    args, kwargs = tree_map(partial(_first_row, of=args[0].size(0)), (args, kwargs))
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        difference = attention_in_steps(plain_call, *args, **kwargs) - fused(*args, **kwargs)
+        return difference.abs().max()
+
+
+def plain_call(_operator: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Computes a step and lets nobody see it."""
+    result: Tensor = function(*args, **kwargs)
+    return result
+
+
+def _first_row(given: Any, *, of: int) -> Any:
+    """The first row of a batched tensor; anything else as it is."""
+    return given[:1] if isinstance(given, Tensor) and given.ndim > 2 and given.size(0) == of else given

@@ -15,7 +15,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from ..errors import DoseVanished, HiddenOperator, InputError, NothingMatched
+from ..errors import DoseVanished, ExitOrder, HiddenOperator, InputError, NothingMatched
 from ..keys import Key
 from ..noise import Noise
 from ..operators import expand
@@ -141,6 +141,14 @@ class Injection:
         self._disturb_(site, out, self._key(site, step).part(str(part)))
         return out
 
+    def too_late(self) -> None:
+        """Refuses a backward pass in which the disturbed forward pass would be run again undisturbed."""
+        if any(row.phase == "forward" and row.scale > 0 for row in self.stats.rows):
+            raise ExitOrder(
+                "gradient checkpointing would recompute the forward pass without its noise, because the injection has "
+                "ended; call backward inside the `with` block"
+            )
+
     def _disturbs(self, site: Site, value: Tensor) -> bool:
         scale = self.scales.at(site.layer, site.operator)
         if scale > 0 and value.is_floating_point() and value.numel():
@@ -167,8 +175,13 @@ class Injection:
     # --- never a silent nothing ---------------------------------------------------------------------------------
 
     def _refuse_silence(self) -> None:
-        if self.selection.empty or self.step < 0:
+        if self.selection.empty:
             return
+        if self.step < 0:
+            raise NothingMatched(
+                f"{self.selection.describe()}: the model did not run inside the `with` block; was it another object, "
+                "such as a copy or a wrapper?"
+            )
         if hidden := self._hidden():
             raise hidden
         if not self.stats.calls():

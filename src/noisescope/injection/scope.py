@@ -4,8 +4,10 @@ A stack of frames, pushed and popped as modules start and finish. Nothing outsid
 a frame's layer comes from the block it runs inside, else from its own role, else from whether blocks ran before it.
 """
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -22,6 +24,8 @@ Calls: TypeAlias = dict[tuple[str, str], int]
 
 Mark: TypeAlias = tuple[str, StorageWeakRef, int]
 """a module and the memory of its input; as long as the mark exists no other storage is mistaken for that one"""
+
+_OURS = __name__.partition(".")[0] + "."
 
 MARKS = 2**9
 """module starts remembered before those whose input is gone are forgotten"""
@@ -51,6 +55,8 @@ class Frame:
     path: str
     layer: Layer | None
     entry: Entry
+    caller: FrameType | None
+    """the Python call that runs it"""
     is_block: bool = False
     hidden: torch.Size | None = None
     """shape of the hidden state that entered, for a block"""
@@ -66,6 +72,14 @@ class Frame:
     """True if nothing told which run of it is being recomputed, so that its last one was taken"""
     opened_mode: bool = False
     """True if the function mode had to be entered again for this frame"""
+
+    def note(self, operator: str, value: object) -> None:
+        """An operator was computed as a function directly in this module."""
+        if self.operator is not None:
+            both_norms = operator.endswith("_norm") and self.operator.endswith("_norm")
+            self.spelled = self.spelled or operator == self.operator or both_norms
+        if operator == "softmax" and isinstance(value, Tensor):
+            self.softmax = value.shape
 
 
 @dataclass(slots=True)
@@ -157,21 +171,26 @@ class Scope:
 
     @property
     def top(self) -> Frame | None:
-        """The innermost running module."""
+        """The innermost running module, as far as is known."""
         return self.frames[-1] if self.frames else None
+
+    @property
+    def current(self) -> Frame | None:
+        """The innermost running module, for the thread that runs it: what an interrupt ended is forgotten."""
+        while self.frames and not _is_calling(self.frames[-1].caller):
+            self._pop()
+        return self.top
 
     def enter(self, module: nn.Module, args: tuple[object, ...]) -> Frame | None:
         """Pushes a frame for a module that starts; None if it is not one of ours."""
         entry = self._known.get(module)
         if entry is None:
             return None
-        if entry.is_root and not in_backward():
-            while self.frames:  # that an interrupt left behind
-                self._pop()
-        frame = Frame(module, entry.path, None, entry, operator=entry.operator)
+        around = self.current
+        frame = Frame(module, entry.path, None, entry, _caller(), operator=entry.operator)
         if in_backward():
             self._rewind(frame, args)
-        elif not self.frames:
+        elif around is None:
             self._start_step()
         frame.is_block = isinstance(entry.role, int)
         frame.layer = entry.role if frame.is_block else self._inherited(entry)
@@ -269,6 +288,22 @@ def _mark(path: str, args: tuple[object, ...]) -> Mark | None:
         return None
     with torch._C.DisableTorchFunction():
         return path, StorageWeakRef(first.untyped_storage()), int(first.storage_offset())
+
+
+def _caller() -> FrameType | None:
+    """The Python call that shows us a module's start: it will run the module next."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        frame = frame.f_back
+    return frame
+
+
+def _is_calling(caller: FrameType | None) -> bool:
+    """True if that Python call has not ended: we were called from inside it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not caller:
+        frame = frame.f_back
+    return frame is not None
 
 
 def in_backward() -> bool:

@@ -5,7 +5,7 @@ import torch
 
 import noisescope as ns
 from families import LAYERS, build, tokens
-from noisescope.errors import CompiledModel, InputError, NothingMatched
+from noisescope.errors import CompiledModel, ExitOrder, InputError, NothingMatched
 
 NOISE = ns.RelativeGaussian(0.05)
 INPUTS = tokens()
@@ -260,3 +260,54 @@ def test_bit_flips_of_a_dtype_without_them_are_refused() -> None:
     with pytest.raises(InputError, match="cannot flip bits of float64"), ns.inject(model, ns.BitFlip(0.01)):
         logits(model)
     assert torch.equal(logits(model), clean)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+@pytest.mark.parametrize("where", ["model.layers.1.mlp", "model.layers.2", "lm_head"])
+def test_what_follows_a_caught_interrupt_is_not_the_models(model, error, where) -> None:
+    def interrupt(*_):
+        raise error
+
+    weight = model.lm_head.weight.detach()
+    clean, expected = logits(model), torch.nn.functional.linear(weight, weight)
+    with ns.inject(model, NOISE, operators="linear") as run:
+        noisy = logits(model)
+        handle = model.get_submodule(where).register_forward_hook(interrupt)
+        with pytest.raises(error):
+            logits(model)
+        handle.remove()
+        calls = run.stats.calls()
+        assert torch.equal(torch.nn.functional.linear(weight, weight), expected)
+        assert run.stats.calls() == calls
+        assert not torch.equal(logits(model), noisy), "the third pass is keyed as the third"
+        assert run.step == 2
+    assert torch.equal(logits(model), clean)
+
+
+def checkpointed_loss(model, *, reentrant: bool) -> torch.Tensor:
+    model.train()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    return model(**INPUTS, labels=INPUTS["input_ids"], use_cache=False).loss
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_backward_after_the_block_is_refused(reentrant) -> None:
+    model = build("llama")
+    with ns.inject(model, NOISE):
+        loss = checkpointed_loss(model, reentrant=reentrant)
+    with pytest.raises((ExitOrder, torch.utils.checkpoint.CheckpointError), match=r"inside the|recomputation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [{"phases": "backward"}, {"operators": []}, {"layers": 1, "layer_scales": {1: 0}}],
+    ids=str,
+)
+def test_a_checkpointed_backward_is_not_refused_where_nothing_was_disturbed(quiet) -> None:
+    model = build("llama")
+    with ns.inject(model, NOISE, **quiet):
+        checkpointed_loss(model, reentrant=True).backward()
+        loss = checkpointed_loss(model, reentrant=True)
+    loss.backward()

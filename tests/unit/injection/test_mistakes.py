@@ -7,6 +7,7 @@ from torch import nn
 
 import noisescope as ns
 from families import LAYERS, build, tokens
+from noisescope.errors import NothingMatched
 from noisescope.sites import Layout
 
 NOISE = ns.RelativeGaussian(0.05)
@@ -179,8 +180,8 @@ def test_an_interrupt_in_a_block_does_not_leave_its_number_behind() -> None:
 
 def test_a_copied_layout_is_not_shared_between_models() -> None:
     one, two = build("llama"), build("llama")
-    with ns.inject(one, NOISE) as run, torch.no_grad():
+    with pytest.raises(NothingMatched, match="did not run inside"), ns.inject(one, NOISE) as run, torch.no_grad():
         clean = two(**INPUTS).logits
-        assert run.stats.calls() == 0
+    assert run.stats.calls() == 0
     assert torch.equal(clean, build("llama")(**INPUTS).logits)
     assert Layout.of(one).blocks != Layout.of(two).blocks

@@ -1,0 +1,40 @@
+"""The refusal of compiled code: noise cannot reach inside, and must not pass for having been there (decision 0002)."""
+
+import torch
+from torch import nn
+
+from ..errors import CompiledModel
+
+__all__ = ["compiled", "refuse_compiled", "under_compile"]
+
+
+def under_compile() -> bool:
+    """True while dynamo traces this code, or runs it as the eager rest of a compiled call."""
+    return torch.compiler.is_compiling() or torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
+
+
+def compiled(module: nn.Module | None) -> CompiledModel:
+    """The refusal, with the way out."""
+    name = type(module).__name__ if module is not None else "this function"
+    return CompiledModel(
+        f"{name} is compiled, noise cannot reach inside; inject the original module (`model._orig_mod`), or run "
+        'under torch.compiler.set_stance("force_eager")'
+    )
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Raises for a model with compiled or scripted parts, unless torch is told to run them eagerly."""
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CompiledModel(
+                f"{type(module).__name__} is scripted, noise cannot reach inside; use the Python module"
+            )
+        if ("_orig_mod" in module._modules or module._compiled_call_impl is not None) and not _forced_eager():
+            raise compiled(getattr(module, "_orig_mod", module))
+
+
+def _forced_eager() -> bool:
+    """True if the user has told torch to run compiled code eagerly; asked only where dynamo is loaded already."""
+    from torch._dynamo import eval_frame
+
+    return bool(eval_frame._stance.stance == "force_eager")
