@@ -2,7 +2,7 @@
 
 A linear or a norm says how wide its input and output are, so what the statistics need is known when a capture is
 opened, and what stored tensors need once the number of tokens is. Everything else is counted just before it is kept.
-Working memory comes on top: about 1 MiB on a CPU, 50 MiB on another device.
+Working memory comes on top: about 10 MiB on a CPU, 50 MiB on another device.
 """
 
 from collections.abc import Callable, Iterator

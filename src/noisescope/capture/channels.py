@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .histogram import BINS, Histogram
-from .scratch import Scratch, Work
+from .scratch import Scratch
 
 __all__ = ["ChannelStatistics", "ChannelTally", "tally_bytes"]
 
@@ -89,22 +89,24 @@ class ChannelTally:
         if not rows.numel():
             return
         dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        centre = self._centre(rows[:_FIRST]).to(dtype)
+        centre = self._centre(rows[:_FIRST], dtype).to(dtype)
         part = _Part.nothing(centre)
         counting = self._histogram.counting(len(rows))
         for chunk, work in scratch.chunks(rows, dtype):
-            wrong = part.add(chunk, centre, work)
-            counting.add(work.size, wrong, work)
+            size = torch.abs(chunk, out=work)
+            wrong = part.add_sizes(size)
+            counting.add(size, wrong)
+            part.add_deviations(torch.sub(chunk, centre, out=work), wrong)
         self._merge(part, centre)
         self._non_finite += rows.numel() - part.finite.sum()
 
-    def _centre(self, rows: Tensor) -> Tensor:
+    def _centre(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """A value near each channel's mean: the mean of all before, or of these rows, or 0 if one is not finite."""
         known = self._sums[:2, : rows.shape[1]]
         if self._centred >= rows.shape[1]:
             return known[1]
         self._centred = rows.shape[1]
-        start = rows.mean(0, dtype=torch.float64).nan_to_num_(0.0, 0.0, 0.0)
+        start = rows.mean(0, dtype=dtype).nan_to_num_(0.0, 0.0, 0.0)
         return torch.where(known[0] > 0, known[1], start)
 
     def _merge(self, part: "_Part", centre: Tensor) -> None:
@@ -159,22 +161,24 @@ class _Part(NamedTuple):
             centre.new_empty(4, channels),
         )
 
-    def add(self, chunk: Tensor, centre: Tensor, work: Work) -> Tensor | None:
-        """Adds some rows, and leaves their absolute values in `work.size`; which ones are not finite, if any may be."""
-        largest, abs_sum, off, squares, sums = *self.found, self.found[1:]
-        size, deviation = torch.abs(chunk, out=work.size), torch.sub(chunk, centre, out=work.deviation)
-        torch.amax(size, 0, out=largest)
-        self.finite.add_(len(chunk))
+    def add_sizes(self, size: Tensor) -> Tensor | None:
+        """Adds the absolute values of some rows; which ones are not finite, and are 0 now, if any may be."""
         wrong = None
-        if not chunk.is_cpu or not isfinite(largest.sum()):  # another device is not asked: one would wait for it
-            wrong = ~chunk.isfinite()
+        torch.amax(size, 0, out=self.found[0])
+        if not size.is_cpu or not isfinite(self.found[0].sum()):  # another device is not asked: one would wait for it
+            wrong = ~size.isfinite()
             size.masked_fill_(wrong, 0)
-            deviation.masked_fill_(wrong, 0)
             self.finite.sub_(wrong.sum(0))
-            torch.amax(size, 0, out=largest)
-        torch.sum(size, 0, out=abs_sum)
-        torch.sum(deviation, 0, out=off)
-        torch.sum(deviation.square_(), 0, out=squares)
-        torch.maximum(self.max_abs, largest, out=self.max_abs)
-        self.sums.add_(sums)
+            torch.amax(size, 0, out=self.found[0])
+        self.finite.add_(len(size))
+        torch.maximum(self.max_abs, self.found[0], out=self.max_abs)
+        torch.sum(size, 0, out=self.found[1])
         return wrong
+
+    def add_deviations(self, deviation: Tensor, wrong: Tensor | None) -> None:
+        """Adds the deviations of the same rows, which it overwrites."""
+        if wrong is not None:
+            deviation.masked_fill_(wrong, 0)
+        torch.sum(deviation, 0, out=self.found[2])
+        torch.sum(deviation.square_(), 0, out=self.found[3])
+        self.sums.add_(self.found[1:])
