@@ -64,24 +64,36 @@ def cases(model: nn.Module, ids: Tensor) -> dict[str, Callable[[], object]]:
     }
 
 
-def ratios(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
-    """Median and quartiles over rounds of each case's time over the bare time of the same round."""
-    for run in runs.values():
+def ratios(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, object]]:
+    """Each case's time over that of the bare forward.
+
+    `ratio` is of the shortest times: whatever else a machine does only ever adds to a time. `paired` are the median and
+    the quartiles over rounds of each time over the mean of the bare ones just before and just after it.
+    """
+    bare = runs.pop("bare")
+    for run in (bare, *runs.values()):
         run()
+    alone = [_seconds(bare)]
+    around: dict[str, list[float]] = {name: [] for name in runs}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, run in runs.items():
-            started = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - started)
-        print(f"round {number + 1}/{rounds}: bare {seconds['bare'][-1]:.2f} s", file=sys.stderr)
-    found = {}
-    for name in runs:
-        per_round = [mine / bare for mine, bare in zip(seconds[name], seconds["bare"], strict=True)]
-        low, middle, high = statistics.quantiles(per_round, n=4)
-        found[name] = {"ratio": round(middle, 3), "quartiles": [round(low, 3), round(high, 3)]}
-    found["bare"]["median_s"] = round(statistics.median(seconds["bare"]), 3)
+            seconds[name].append(_seconds(run))
+            alone.append(_seconds(bare))
+            around[name].append((alone[-2] + alone[-1]) / 2)
+        print(f"round {number + 1}/{rounds}: bare {alone[-1]:.2f} s", file=sys.stderr)
+    found: dict[str, dict[str, object]] = {"bare": {"shortest_s": round(min(alone), 3)}}
+    for name, mine in seconds.items():
+        low, middle, high = statistics.quantiles([s / b for s, b in zip(mine, around[name], strict=True)], n=4)
+        paired = {"median": round(middle, 3), "quartiles": [round(low, 3), round(high, 3)]}
+        found[name] = {"ratio": round(min(mine) / min(alone), 3), "paired": paired}
     return found
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
 
 
 def start_up(rounds: int) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 A bin is the exponent and the top three bits of the mantissa of a float32, so a shift of its bits finds it. A quantile
 is within one bin of the truth, 12.5% at most and typically 1%; below 2^-22 it is within 2^-22, and above 2^18 between
-that and the largest value. Of a value with more than 256 rows about every fifth is counted, evenly spaced, which adds
-an error of sampling: for 10 000 rows of a normal distribution 3% of q99, one standard error; more for heavy tails.
+that and the largest value. Of a value with more than 256 rows about every ninth is counted, evenly spaced, which adds
+an error of sampling: for 10 000 rows of a normal distribution 4% of q99, one standard error; more for heavy tails.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ PER_OCTAVE = 8
 BINS = (HIGHEST - LOWEST) * PER_OCTAVE
 ALL_ROWS = 256
 """up to so many rows of a value are all counted ..."""
-SOME_ROWS = 5
+SOME_ROWS = 8
 """... else one of so many, or of a few more"""
 
 _MANTISSA_SHIFT = 20  # of float32's 23 mantissa bits, three are kept
@@ -70,9 +70,9 @@ class Counting:
         (width, channels), some = (self.counts.shape[1], size.shape[1]), size[chosen]
         if wrong is not None:
             self.counts[0, :channels] -= wrong[chosen].sum(0)
-        channel = torch.arange(channels, dtype=torch.int32, device=size.device) - _BEFORE_FIRST * width
+        first = torch.arange(channels, device=size.device) - _BEFORE_FIRST * width  # int64, as scattering wants it
         bins = some.clamp(2.0**LOWEST, _LARGEST).to(torch.float32).view(torch.int32)
-        place = bins.bitwise_right_shift_(_MANTISSA_SHIFT).mul_(width).add_(channel).view(-1).long()
+        place = (bins.bitwise_right_shift_(_MANTISSA_SHIFT).mul_(width) + first).view(-1)
         self.counts.view(-1).scatter_add_(0, place, self.counts.new_ones(1).expand_as(place))
 
 

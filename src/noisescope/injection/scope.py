@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,9 @@ MARKS = 2**9
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a scope knows of one module of a model: all of it plain values, so that no model is kept alive."""
+    """What a scope knows of one module of a model, without keeping it alive."""
 
+    module: "ref[nn.Module]"
     path: str
     role: Layer | None
     """the layer the layout gives it, before it is known what it runs inside"""
@@ -91,6 +92,8 @@ class Pass:
     """module path and operator of every call, in order"""
     calls: Calls = field(default_factory=dict)
     past_blocks: bool = False
+    recomputable: bool = True
+    """False if no gradient can ever be asked for, so that nothing of it can run again"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,10 @@ class Scope:
         self.run = Pass(-1)
         self.blocks = 0
         """number of blocks of the largest model added"""
-        self._known: WeakKeyDictionary[nn.Module, Entry] = WeakKeyDictionary()
+        self._known: dict[int, Entry] = {}
+        """by the module's `id`, which another may have once it is gone"""
+        self._rewound = 0
+        """frames that are being recomputed with a pass of their own"""
         self._marks: dict[Mark, Moment] = {}
         self._last: dict[str, Moment] = {}
         """module path -> the start of its last run in a forward pass"""
@@ -144,8 +150,10 @@ class Scope:
         self.blocks = max(self.blocks, len(layout.blocks))
         homes = Counter(module for block in layout.blocks for module in block.modules())
         home = {module: index for index, block in enumerate(layout.blocks) for module in block.modules()}
+        self._known = {number: entry for number, entry in self._known.items() if entry.module() is not None}
         for module, path in layout.paths.items():
-            self._known[module] = Entry(
+            self._known[id(module)] = Entry(
+                ref(module),
                 path,
                 layout.layer.get(module),
                 home[module] if homes[module] == 1 else None,
@@ -157,17 +165,21 @@ class Scope:
 
     def knows(self, module: nn.Module) -> bool:
         """True if the module belongs to a model that was added."""
-        return module in self._known
+        return self._entry(module) is not None
+
+    def _entry(self, module: nn.Module) -> Entry | None:
+        entry = self._known.get(id(module))
+        return entry if entry is not None and entry.module() is module else None
 
     def remembers(self, module: nn.Module, args: tuple[object, ...]) -> bool:
         """True if this module has run before on this very input: it is being recomputed."""
-        entry = self._known.get(module)
+        entry = self._entry(module)
         return entry is not None and _mark(entry.path, args) in self._marks
 
     @property
     def recomputing(self) -> bool:
         """True while modules run again for their gradient: what they compute was counted the first time."""
-        return any(frame.outer is not None for frame in self.frames)
+        return self._rewound > 0
 
     @property
     def top(self) -> Frame | None:
@@ -183,15 +195,15 @@ class Scope:
 
     def enter(self, module: nn.Module, args: tuple[object, ...]) -> Frame | None:
         """Pushes a frame for a module that starts; None if it is not one of ours."""
-        entry = self._known.get(module)
+        entry = self._entry(module)
         if entry is None:
             return None
-        around = self.current
+        around, backward = self.current, in_backward()
         frame = Frame(module, entry.path, None, entry, _caller(), operator=entry.operator)
-        if in_backward():
+        if backward:
             self._rewind(frame, args)
         elif around is None:
-            self._start_step()
+            self.run = Pass(self.run.step + 1, recomputable=_asks_gradients(args))
         frame.is_block = isinstance(entry.role, int)
         frame.layer = entry.role if frame.is_block else self._inherited(entry)
         self._remember(frame, args)
@@ -203,6 +215,8 @@ class Scope:
 
     def running(self, module: nn.Module) -> Frame | None:
         """The frame of a module that has started and not ended."""
+        if self.frames and self.frames[-1].module is module:
+            return self.frames[-1]
         return next((frame for frame in reversed(self.frames) if frame.module is module), None)
 
     def leave(self, module: nn.Module) -> Frame | None:
@@ -216,6 +230,7 @@ class Scope:
     def _pop(self) -> Frame:
         frame = self.frames.pop()
         if frame.outer is not None:
+            self._rewound -= 1
             self._replay, self.run = self.run, frame.outer
         return frame
 
@@ -241,19 +256,15 @@ class Scope:
         around = self.frames[-1].layer if self.frames else entry.home
         return around if isinstance(around, int) or entry.role is None else entry.role
 
-    def _start_step(self) -> None:
-        self.run = Pass(self.run.step + 1)
-
     # --- recomputation ------------------------------------------------------------------------------------------
 
     def _remember(self, frame: Frame, args: tuple[object, ...]) -> None:
         moment = Moment(self.run, len(self.run.log), self.run.past_blocks)
-        recomputing = self.recomputing or frame.outer is not None
-        if not recomputing:
+        if not self.recomputing:
             self._last[frame.path] = moment
-        if torch.is_inference_mode_enabled() or (mark := _mark(frame.path, args)) is None:
+        if not self.run.recomputable or (mark := _mark(frame.path, args)) is None:
             return
-        if not (recomputing and mark in self._marks):
+        if not (self.recomputing and mark in self._marks):
             self._marks[mark] = moment
         if len(self._marks) > self._limit:
             self._marks = {mark: moment for mark, moment in self._marks.items() if not mark[1].expired()}
@@ -268,6 +279,7 @@ class Scope:
         found = self._marks.get(mark) if mark is not None else None
         if first is None:
             frame.outer = self.run
+            self._rewound += 1
             self.run = found.again() if found is not None else self._guess(frame)
         elif found is not None:
             first.guessed, self.run = False, found.again()
@@ -304,6 +316,13 @@ def _is_calling(caller: FrameType | None) -> bool:
     while frame is not None and frame is not caller:
         frame = frame.f_back
     return frame is not None
+
+
+def _asks_gradients(args: tuple[object, ...]) -> bool:
+    """True if what starts now may be recomputed: reentrant checkpointing switches gradients off at first."""
+    if torch.is_inference_mode_enabled():
+        return False
+    return torch.is_grad_enabled() or any(isinstance(given, Tensor) and given.requires_grad for given in args)
 
 
 def in_backward() -> bool:

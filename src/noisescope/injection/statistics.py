@@ -10,7 +10,7 @@ read while another thread books, as autograd's do: what is read then is a list o
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import gcd
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -169,19 +169,31 @@ class InjectionStats:
 
 
 def sample(value: Tensor, *, everything: bool) -> Tensor:
-    """A copy of the elements that the dose is measured on: all, or evenly spaced ones that reach every channel."""
-    flat = value.detach().reshape(-1)
-    if everything or flat.numel() <= SAMPLE:
-        return flat.clone()
-    stride, channels = flat.numel() // SAMPLE, value.shape[-1]
-    while gcd(stride, channels) > 1:
-        stride += 1
-    return flat[::stride].clone()
+    """A copy of the elements that the dose is measured on: all, or evenly spaced rows."""
+    value = value.detach()
+    if everything or value.numel() <= SAMPLE:
+        return value.reshape(-1).clone()
+    rows = value.reshape(-1, value.shape[-1])
+    step = len(rows) // min(len(rows), max(1, SAMPLE // rows.shape[1]))
+    return rows[::step, : 4 * SAMPLE].reshape(-1).clone()
 
 
 def _compare(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """Sums over the elements, in the order of `Measured`, and the largest relative error."""
-    old, new = before.double(), after.double()
+    if before.is_cpu and before.numel():
+        old = before.float() if before.dtype != torch.float64 else before
+        error = after.to(old.dtype) - old
+        ratio = (error / old).masked_fill_(old == 0, 0.0)
+        squares = float(error.square().sum()), float(ratio.square().sum())
+        if isfinite(sum(squares)):
+            count, nonzero, changed = old.numel(), int(old.count_nonzero()), int(error.count_nonzero())
+            sums = (count, nonzero, changed, float(old.abs().sum()), float(error.abs().sum()), *squares)
+            return torch.tensor(sums, dtype=torch.float64), ratio.abs_().max().double()
+    return _compare_all(before.double(), after.double())
+
+
+def _compare_all(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where values may not be finite, or are on a device that must not be waited for."""
     error = (new - old).abs_()
     error.masked_fill_(old == new, 0.0)  # equal infinities
     size = old.abs()

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ExitOrder, ModelError
 from ..operators import OPERATORS, fused_kernels, spellings
-from ..sites import Layout
+from ..sites import Layout, Site
 from .attention import attention_in_steps, steps_difference
 from .compiled import compiled, refuse_compiled, under_compile
 from .gradients import take_value
@@ -193,7 +193,8 @@ class Watch:
         places = (self._places.at(frame, frame.operator),)
         if self._shows_operands:
             self._show_operands(places, None, args, {})
-        return self._show(places, output, owned=False)
+        sites = self._count(places)
+        return self.observer.forward(sites, output, step=self.scope.step, owned=False) if sites else output
 
     # --- functions ----------------------------------------------------------------------------------------------
 
@@ -218,27 +219,27 @@ class Watch:
             frame.note(operator, value)
         if not isinstance(value, Tensor):
             return value
+        if not (sites := self._count(places)):
+            return value
         inplace = any(value is given for given in (*args[:1], kwargs.get("out")))
-        shown = self._show(places, value, owned=not inplace)
+        shown = self.observer.forward(sites, value, step=self.scope.step, owned=not inplace)
         return value.copy_(shown) if inplace and shown is not value else shown
 
-    def other_call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Computes what is no operator; it may be part of one, or hide some."""
-        if (hides := self._mode.kernels.get(function)) and (frame := self.scope.current) is not None:
-            self.hidden[frame.path, getattr(function, "__name__", str(function))] = hides
-        if torch.is_grad_enabled():
-            args = self._operands.of_norm(args)
-        return function(*args, **kwargs)
+    def weight_watched(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a function that is no operator but may be part of a hand-written norm."""
+        return self._operands.of_norm(args)
+
+    def note_kernel(self, kernel: Callable[..., Any], operators: tuple[str, ...]) -> None:
+        """Remembers a fused kernel that hides operators."""
+        if (frame := self.scope.current) is not None:
+            self.hidden[frame.path, getattr(kernel, "__name__", str(kernel))] = operators
 
     # --- showing ------------------------------------------------------------------------------------------------
 
-    def _show(self, places: tuple[Place, ...], value: Tensor, *, owned: bool) -> Tensor:
-        """Shows a value once, whatever the number of its places, and counts the calls."""
+    def _count(self, places: tuple[Place, ...]) -> tuple[Site, ...]:
+        """Counts a call at each of its places; the sites that the observer wants to see."""
         calls = [(place, self.scope.count(place.module, place.operator)) for place in places]
-        sites = tuple(place.site(index) for place, index in calls if place.forward)
-        if not sites:
-            return value
-        return self.observer.forward(sites, value, step=self.scope.step, owned=owned)
+        return tuple(place.site(index) for place, index in calls if place.forward)
 
     def _show_operands(
         self, places: tuple[Place, ...], function: Callable[..., Any] | None, args: Any, kwargs: dict[str, Any]
@@ -277,7 +278,7 @@ class _Mode(TorchFunctionMode):
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.kernels = fused_kernels()
+        self._kernels = fused_kernels()
         self._spellings = spellings()
 
     def __torch_function__(
@@ -289,7 +290,11 @@ class _Mode(TorchFunctionMode):
         operator = self._spellings.get(func)
         if operator is not None:
             return watch.call(operator, func, args, kwargs)
-        return watch.other_call(func, args, kwargs)
+        if (hides := self._kernels.get(func)) is not None:
+            watch.note_kernel(func, hides)
+        if torch.is_grad_enabled():
+            args = watch.weight_watched(args)
+        return func(*args, **kwargs)
 
 
 def _sweep(*, unless: TorchFunctionMode | None = None) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 from ..errors import InputError, unknown_name
 from ..keys import Key
 from ..specs import check_scale
+from .drawing import parts
 from .family import Measured, register
-from .parts import each_part
 
 __all__ = ["BitFlip"]
 
@@ -79,13 +79,11 @@ class BitFlip:
         masks = torch.tensor(
             [_wrap(1 << bit, width) if signed else 1 << bit for bit in bits], dtype=integer, device=value.device
         )
-
-        def flip_(part: Tensor, generator: torch.Generator) -> None:
+        generator = key.generator(value.device)
+        for part in parts(value):
             draw = torch.rand(part.shape, dtype=torch.float64, device=part.device, generator=generator)
             which = torch.randint(len(bits), part.shape, device=part.device, generator=generator)
             part.view(integer).bitwise_xor_(masks[which] * (draw < scale))
-
-        each_part(value, key, flip_)
 
     def dose(self, seen: Measured) -> float:
         """Share of elements that changed."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..keys import Key
 from ..specs import check_scale
+from .drawing import Draw, parts
 from .family import Measured, register
-from .parts import each_part
 
 __all__ = ["AbsoluteGaussian", "RelativeBias", "RelativeGaussian", "SystematicBias", "Uniform"]
 
@@ -31,18 +31,16 @@ class _Dense(ABC):
 
     def disturb_(self, value: Tensor, scale: float, key: Key) -> None:
         """Disturb `value` in place, part by part, drawing from `key`."""
-
-        def move_(part: Tensor, generator: torch.Generator) -> None:
+        draw = Draw(key, value.device)
+        for part in parts(value):
             wide = part if part.dtype in (torch.float32, torch.float64) else part.float()
-            self.move_(wide, scale, torch.empty_like(wide), generator)
+            self.move_(wide, scale, draw)
             if wide is not part:
                 part.copy_(wide)
 
-        each_part(value, key, move_)
-
     @abstractmethod
-    def move_(self, value: Tensor, scale: float, scratch: Tensor, generator: torch.Generator) -> None:
-        """Add the error to one part; `scratch` has its shape and arbitrary contents."""
+    def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
+        """Add the error to one part."""
 
 
 @register
@@ -52,10 +50,9 @@ class RelativeGaussian(_Dense):
 
     name: ClassVar[str] = "relative_gaussian"
 
-    def move_(self, value: Tensor, scale: float, scratch: Tensor, generator: torch.Generator) -> None:
+    def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
         """t + s * t * z, which has the law of t + s * |t| * z because z is symmetric."""
-        scratch.normal_(generator=generator)
-        value.addcmul_(value, scratch, value=scale)
+        value.addcmul_(value, draw.normal(value), value=scale)
 
     def dose(self, seen: Measured) -> float:
         """Root mean square of error / value."""
@@ -69,10 +66,9 @@ class AbsoluteGaussian(_Dense):
 
     name: ClassVar[str] = "absolute_gaussian"
 
-    def move_(self, value: Tensor, scale: float, scratch: Tensor, generator: torch.Generator) -> None:
+    def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
         """t + s * z."""
-        scratch.normal_(generator=generator)
-        value.add_(scratch, alpha=scale)
+        value.add_(draw.normal(value), alpha=scale)
 
     def dose(self, seen: Measured) -> float:
         """Root mean square of the error."""
@@ -86,10 +82,9 @@ class Uniform(_Dense):
 
     name: ClassVar[str] = "uniform"
 
-    def move_(self, value: Tensor, scale: float, scratch: Tensor, generator: torch.Generator) -> None:
+    def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
         """t + s * t * u, u symmetric."""
-        scratch.uniform_(-1.0, 1.0, generator=generator)
-        value.addcmul_(value, scratch, value=scale)
+        value.addcmul_(value, draw.uniform(value), value=scale)
 
     def dose(self, seen: Measured) -> float:
         """Root mean square of error / value, times sqrt 3 (the standard deviation of U(-1, 1) is 1 / sqrt 3)."""
@@ -103,10 +98,9 @@ class SystematicBias(_Dense):
 
     name: ClassVar[str] = "systematic_bias"
 
-    def move_(self, value: Tensor, scale: float, scratch: Tensor, generator: torch.Generator) -> None:
+    def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
         """t + s * sign(t); nothing is drawn."""
-        torch.sign(value, out=scratch)
-        value.add_(scratch, alpha=scale)
+        value.add_(value.sign(), alpha=scale)
 
     def dose(self, seen: Measured) -> float:
         """Mean abs error over the elements that are not zero."""
@@ -120,10 +114,9 @@ class RelativeBias(_Dense):
 
     name: ClassVar[str] = "relative_bias"
 
-    def move_(self, value: Tensor, scale: float, scratch: Tensor, generator: torch.Generator) -> None:
+    def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
         """t + s * |t|; nothing is drawn."""
-        torch.abs(value, out=scratch)
-        value.add_(scratch, alpha=scale)
+        value.add_(value.abs(), alpha=scale)
 
     def dose(self, seen: Measured) -> float:
         """Root mean square of error / value."""

@@ -1,8 +1,7 @@
 """Each noise model against its formula, element by element or in distribution."""
 
 import math
-import os
-import threading
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +24,7 @@ from noisescope.noise import (
     make_noise,
     register,
 )
-from noisescope.noise.parts import PART, each_part
+from noisescope.noise.drawing import PART, Draw
 from noisescope.testing import check_noise
 
 KEY = Key(0, "model.layers.0.mlp.down_proj.linear.0.forward")
@@ -147,7 +146,7 @@ def threads():
 
 @pytest.mark.parametrize("noise", [RelativeGaussian(0.1), Uniform(0.1), BitFlip(0.1, "mantissa")], ids=repr)
 def test_the_number_of_threads_does_not_matter(noise, threads) -> None:
-    t = values(9 * PART + 5)
+    t = values(3 * PART + 5)
     found = []
     for number in (1, 2, 5):
         threads(number)
@@ -159,41 +158,36 @@ def test_the_number_of_threads_does_not_matter(noise, threads) -> None:
 def test_parts_are_disturbed_in_inference_mode_too(threads) -> None:
     threads(2)
     with torch.inference_mode():
-        t = torch.ones(9 * PART)
+        t = torch.ones(3 * PART)
         AbsoluteGaussian(1.0).disturb_(t, 1.0, KEY)
     assert (t != 1).all()
 
 
-def test_an_error_on_another_thread_is_raised_here(threads) -> None:
-    threads(2)
-    here = threading.get_ident()
-    met = threading.Barrier(2, timeout=60)
-
-    def fail_elsewhere(_part, _generator):
-        met.wait()
-        if threading.get_ident() != here:
-            raise ArithmeticError
-
-    with pytest.raises(ArithmeticError):
-        each_part(torch.zeros(2 * PART), KEY, fail_elsewhere)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_rarest_bits_give_finite_numbers(dtype, monkeypatch) -> None:
+    draw = Draw(KEY, torch.device("cpu"))
+    extremes = np.array([0, -1, 1, 2**63 - 1, -(2**63), 2**31 - 1, -(2**31)], dtype=np.int64).view(np.uint64)
+    monkeypatch.setattr(draw, "_bits", SimpleNamespace(random_raw=lambda count: np.resize(extremes, count)))
+    like = torch.empty(14, dtype=dtype)
+    assert draw.uniform(like).abs().max() < 1
+    assert 5 < draw.normal(like).abs().max() < 9
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_process_has_threads_of_its_own(threads) -> None:
-    threads(2)
-    expected = error(RelativeGaussian(0.1), values(9 * PART))
-    child = os.fork()
-    if child == 0:
-        torch.set_num_threads(2)
-        done = threading.Thread(target=lambda: os._exit(0 if torch.equal(_again(), expected) else 1), daemon=True)
-        done.start()
-        done.join(60)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def test_normals_have_the_distribution_and_moments_of_the_normal() -> None:
+    z = Draw(KEY, torch.device("cpu")).normal(torch.empty(MANY)).double().sort().values
+    assert abs(z.mean()) < 5 / math.sqrt(MANY)
+    assert abs(z.square().mean() - 1) < 5 * math.sqrt(2 / MANY)
+    assert abs(z.pow(4).mean() - 3) < 5 * math.sqrt(96 / MANY)
+    distance = (torch.special.ndtr(z) - (torch.arange(MANY) + 0.5) / MANY).abs().max()
+    assert distance < 1.95 / math.sqrt(MANY), "Kolmogorov and Smirnov's test, at 0.1%"
 
 
-def _again() -> torch.Tensor:
-    return error(RelativeGaussian(0.1), values(9 * PART))
+def test_draws_of_one_key_go_on_and_other_keys_are_independent() -> None:
+    like = torch.empty(PART)
+    draw, other = (Draw(key, like.device) for key in (KEY, KEY.part("other")))
+    first, second, third = draw.normal(like), draw.normal(like), other.normal(like)
+    for one, two in ((first, second), (first, third), (first[1:], first[:-1])):
+        assert abs(np.corrcoef(one, two)[0, 1]) < 5 / math.sqrt(PART)
 
 
 def test_a_view_is_disturbed_where_it_lies() -> None:
