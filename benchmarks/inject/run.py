@@ -21,7 +21,6 @@ import transformers
 from torch import Tensor, nn
 
 import noisescope as ns
-from noisescope.capture import capture
 from noisescope.models import load
 
 ROWS, LENGTH, SCALE = 8, 128, 0.05
@@ -51,7 +50,7 @@ def cases(model: nn.Module, ids: Tensor) -> dict[str, Callable[[], object]]:
         return run
 
     def captured() -> None:
-        with capture(model):
+        with ns.capture(model):
             model(ids)
 
     return {

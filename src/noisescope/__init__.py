@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .capturing import Capture as Capture
+    from .capturing import capture as capture
     from .errors import NoisescopeError as NoisescopeError
     from .injection import Injection as Injection
     from .injection import inject as inject
@@ -31,6 +33,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AbsoluteGaussian": "noise",
     "BitFlip": "noise",
+    "Capture": "capturing",
     "Injection": "injection",
     "NoisescopeError": "errors",
     "RelativeBias": "noise",
@@ -38,6 +41,7 @@ _HOMES = {
     "StuckAt": "noise",
     "SystematicBias": "noise",
     "Uniform": "noise",
+    "capture": "capturing",
     "inject": "injection",
     "make_noise": "noise",
     "survey": "injection",

@@ -20,7 +20,7 @@ ROOMS = [
     "operators",
     "noise",
     "injection",
-    "capture",
+    "capturing",
     "noisy_ops",
     "testing",
     "cli",

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 import noisescope as ns
 from families import DECODERS, FAMILIES, LAYERS, build, tokens
-from noisescope.capture import ChannelStatistics, capture
-from noisescope.capture.channels import ChannelTally
+from noisescope.capturing import ChannelStatistics, capture
+from noisescope.capturing.channels import ChannelTally
 from noisescope.errors import BudgetExceeded, ExitOrder, HiddenOperator, InputError, NothingMatched
 from noisescope.sites import Layout
 

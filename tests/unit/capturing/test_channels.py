@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from noisescope.capture import histogram, scratch
-from noisescope.capture.channels import ChannelTally, tally_bytes
-from noisescope.capture.histogram import BINS
-from noisescope.capture.scratch import Scratch
+from noisescope.capturing import histogram, scratch
+from noisescope.capturing.channels import ChannelTally, tally_bytes
+from noisescope.capturing.histogram import BINS
+from noisescope.capturing.scratch import Scratch
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

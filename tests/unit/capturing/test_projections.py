@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from families import FAMILIES, build
-from noisescope.capture.projections import default_projections
+from noisescope.capturing.projections import default_projections
 from noisescope.sites import Layout
 
 LIKE_LLAMA = {"self_attn.o_proj", "mlp.down_proj", "mlp.gate_proj"}
