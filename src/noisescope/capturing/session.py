@@ -263,7 +263,7 @@ def capture(
             blocks by default, and everything where operators or modules are given.
         operators: names of the catalogue, or the group `norm`. An empty list means none.
         modules: patterns of module paths, globs or `re:` expressions; a module means all that is inside it.
-        statistics: keep channel statistics of the operators' values; 1320 bytes a channel, however many tokens.
+        statistics: keep channel statistics of the operators' values; 1328 bytes a channel, however many tokens.
         inputs: store the first operand of each operator, which is `x` for a linear.
         outputs: store the value of each operator.
         budget_bytes: what statistics and stored tensors may take together. More is refused: when the block is

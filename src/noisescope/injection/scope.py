@@ -148,15 +148,17 @@ class Scope:
     def add(self, layout: Layout) -> None:
         """Makes a model's modules known, for as long as they live."""
         self.blocks = max(self.blocks, len(layout.blocks))
-        homes = Counter(module for block in layout.blocks for module in block.modules())
-        home = {module: index for index, block in enumerate(layout.blocks) for module in block.modules()}
+        homes: dict[nn.Module, set[int]] = {}
+        for index, block in enumerate(layout.blocks):
+            for module in block.modules():
+                homes.setdefault(module, set()).add(index)
         self._known = {number: entry for number, entry in self._known.items() if entry.module() is not None}
         for module, path in layout.paths.items():
             self._known[id(module)] = Entry(
                 ref(module),
                 path,
                 layout.layer.get(module),
-                home[module] if homes[module] == 1 else None,
+                next(iter(homes[module])) if len(homes.get(module, ())) == 1 else None,
                 layout.operator.get(module),
                 is_root=module is layout.root,
                 is_stack=module in layout.stacks,
@@ -219,13 +221,10 @@ class Scope:
             return self.frames[-1]
         return next((frame for frame in reversed(self.frames) if frame.module is module), None)
 
-    def leave(self, module: nn.Module) -> Frame | None:
-        """Pops the module's frame, and any that an exception left above it."""
-        if self.running(module) is None:
-            return None
-        while (frame := self._pop()).module is not module:
+    def leave(self, frame: Frame) -> None:
+        """Pops a module's frame, and any that an exception left above it."""
+        while self._pop() is not frame:
             pass
-        return frame
 
     def _pop(self) -> Frame:
         frame = self.frames.pop()
@@ -236,10 +235,11 @@ class Scope:
 
     def count(self, path: str, operator: str) -> int:
         """The index of this call of the operator by that module, counting it."""
-        index = self.calls.get((path, operator), 0)
-        self.calls[path, operator] = index + 1
+        call, calls = (path, operator), self.run.calls
+        index = calls.get(call, 0)
+        calls[call] = index + 1
         if self.frames:  # calls outside modules are never recomputed, and there may be any number of them
-            self.run.log.append((path, operator))
+            self.run.log.append(call)
         return index
 
     def layer_of(self, frame: Frame | None, operator: str) -> Layer | None:

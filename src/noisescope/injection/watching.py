@@ -146,7 +146,7 @@ class Watch:
         frame = self.scope.enter(module, args)
         if frame is None:
             return None
-        if self._minds_lateness:
+        if self._minds_lateness and self.scope.run.recomputable:
             self._guard(args)
         if in_backward() and self._mode not in mode_stack():
             # `loss.backward()` is a torch function itself, so torch has put the mode aside while it runs
@@ -181,7 +181,7 @@ class Watch:
         try:
             return self._show_module(frame, args, output)
         finally:
-            self.scope.leave(module)
+            self.scope.leave(frame)
             if frame.opened_mode:
                 remove_mode(self._mode)
                 self._recomputing.discard(threading.get_ident())
@@ -238,8 +238,12 @@ class Watch:
 
     def _count(self, places: tuple[Place, ...]) -> tuple[Site, ...]:
         """Counts a call at each of its places; the sites that the observer wants to see."""
-        calls = [(place, self.scope.count(place.module, place.operator)) for place in places]
-        return tuple(place.site(index) for place, index in calls if place.forward)
+        wanted = []
+        for place in places:
+            index = self.scope.count(place.module, place.operator)
+            if place.forward:
+                wanted.append(place.site(index))
+        return tuple(wanted)
 
     def _show_operands(
         self, places: tuple[Place, ...], function: Callable[..., Any] | None, args: Any, kwargs: dict[str, Any]

@@ -401,6 +401,6 @@ def test_budget_message():
     with pytest.raises(BudgetExceeded) as refusal, capture(build("llama"), budget_bytes=1000):
         pass
     assert str(refusal.value) == (
-        "capture: statistics of 9 sites needs 443 520 bytes in all, budget_bytes allows 1 000 bytes; select fewer "
+        "capture: statistics of 9 sites needs 446 208 bytes in all, budget_bytes allows 1 000 bytes; select fewer "
         "layers or modules, store less, capture fewer tokens at a time, or raise budget_bytes"
     )

@@ -185,4 +185,4 @@ def test_reading_many_channels_at_once_and_in_parts_is_the_same(monkeypatch):
 
 def test_the_bytes_said_are_the_bytes_held():
     found = ChannelTally(11, torch.device("cpu"))
-    assert found._sums.nbytes + found._histogram.counts.nbytes == tally_bytes(11) == 11 * (4 * BINS + 40)
+    assert found._sums.nbytes + found._histogram.counts.nbytes == tally_bytes(11) == 11 * (4 * BINS + 48)
