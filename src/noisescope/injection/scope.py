@@ -7,13 +7,14 @@ a frame's layer comes from the block it runs inside, else from its own role, els
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TypeAlias
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.checkpoint import CheckpointFunction
 
 from ..sites import Layout
 from ..specs import Layer
@@ -205,7 +206,7 @@ class Scope:
         if backward:
             self._rewind(frame, args)
         elif around is None:
-            self.run = Pass(self.run.step + 1, recomputable=_asks_gradients(args))
+            self.start_step(args)
         frame.is_block = isinstance(entry.role, int)
         frame.layer = entry.role if frame.is_block else self._inherited(entry)
         self._remember(frame, args)
@@ -214,6 +215,10 @@ class Scope:
             frame.hidden = args[0].shape if args and isinstance(args[0], Tensor) else None
         self.frames.append(frame)
         return frame
+
+    def start_step(self, args: tuple[object, ...]) -> None:
+        """The next forward pass begins."""
+        self.run = Pass(self.run.step + 1, recomputable=_may_be_recomputed(args))
 
     def running(self, module: nn.Module) -> Frame | None:
         """The frame of a module that has started and not ended."""
@@ -310,19 +315,21 @@ def _caller() -> FrameType | None:
     return frame
 
 
-def _is_calling(caller: FrameType | None) -> bool:
-    """True if that Python call has not ended: we were called from inside it."""
+def _is_calling(caller: FrameType | CodeType | None) -> bool:
+    """True if that Python call, or one of that code, has not ended: we were called from inside it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame is not caller:
+    while frame is not None and frame is not caller and frame.f_code is not caller:
         frame = frame.f_back
     return frame is not None
 
 
-def _asks_gradients(args: tuple[object, ...]) -> bool:
-    """True if what starts now may be recomputed: reentrant checkpointing switches gradients off at first."""
+def _may_be_recomputed(args: tuple[object, ...]) -> bool:
+    """True if what starts now may run again in a backward pass."""
     if torch.is_inference_mode_enabled():
         return False
-    return torch.is_grad_enabled() or any(isinstance(given, Tensor) and given.requires_grad for given in args)
+    if torch.is_grad_enabled() or any(isinstance(given, Tensor) and given.requires_grad for given in args):
+        return True
+    return _is_calling(CheckpointFunction.forward.__code__)  # which switches gradients off at first
 
 
 def in_backward() -> bool:
