@@ -1,6 +1,6 @@
 """What injection and capture cost: forward passes of the default model, 8 x 128 tokens, as ratios to the bare forward.
 
-    python benchmarks/inject/run.py [--rounds 15] [--output benchmarks/inject/results.json]
+    python benchmarks/inject/run.py [--rounds 16] [--output benchmarks/inject/results.json]
 
 The obvious way to inject (a hook on every nn.Linear with one `randn`) is measured beside ours. So are the start-up
 times of `import noisescope` and `noisescope --help`.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from math import comb
 from pathlib import Path
 
 import torch
@@ -64,29 +65,29 @@ def cases(model: nn.Module, ids: Tensor) -> dict[str, Callable[[], object]]:
 
 
 def ratios(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, object]]:
-    """Each case's time over that of the bare forward.
+    """Each case's time over the mean of the bare forwards just before and just after it: the median over rounds.
 
-    `ratio` is of the shortest times: whatever else a machine does only ever adds to a time. `paired` are the median and
-    the quartiles over rounds of each time over the mean of the bare ones just before and just after it.
+    The interval covers the median with 95% at least, by order statistics: as many rounds lie below the median as heads
+    fall in as many throws of a coin.
     """
     bare = runs.pop("bare")
     for run in (bare, *runs.values()):
         run()
     alone = [_seconds(bare)]
-    around: dict[str, list[float]] = {name: [] for name in runs}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    found: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, run in runs.items():
-            seconds[name].append(_seconds(run))
+            seconds = _seconds(run)
             alone.append(_seconds(bare))
-            around[name].append((alone[-2] + alone[-1]) / 2)
+            found[name].append(seconds / statistics.mean(alone[-2:]))
         print(f"round {number + 1}/{rounds}: bare {alone[-1]:.2f} s", file=sys.stderr)
-    found: dict[str, dict[str, object]] = {"bare": {"shortest_s": round(min(alone), 3)}}
-    for name, mine in seconds.items():
-        low, middle, high = statistics.quantiles([s / b for s, b in zip(mine, around[name], strict=True)], n=4)
-        paired = {"median": round(middle, 3), "quartiles": [round(low, 3), round(high, 3)]}
-        found[name] = {"ratio": round(min(mine) / min(alone), 3), "paired": paired}
-    return found
+    summary: dict[str, dict[str, object]] = {"bare": {"median_s": round(statistics.median(alone), 3)}}
+    for name, measured in found.items():
+        measured.sort()
+        below = next(k for k in range(rounds) if sum(comb(rounds, j) for j in range(k + 1)) / 2**rounds > 0.025)
+        interval = [round(measured[max(below - 1, 0)], 3), round(measured[min(rounds - below, rounds - 1)], 3)]
+        summary[name] = {"ratio": round(statistics.median(measured), 3), "interval": interval}
+    return summary
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -115,7 +116,7 @@ def start_up(rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results.json")
     arguments = parser.parse_args()
     model = load().model

@@ -23,7 +23,7 @@ from ..sites import Layout, Site
 from .attention import attention_in_steps, steps_difference
 from .compiled import compiled, refuse_compiled, under_compile
 from .gradients import take_value
-from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode
+from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode, remove_repeats
 from .operands import OperandWatch
 from .places import Observer, Place, Places
 from .recognising import is_residual, operands, uses_own_parameter
@@ -148,6 +148,8 @@ class Watch:
             return None
         if self._minds_lateness and self.scope.run.recomputable:
             self._guard(args)
+        if len(self.scope.frames) == 1:
+            remove_repeats(self._mode)
         if in_backward() and self._mode not in mode_stack():
             # `loss.backward()` is a torch function itself, so torch has put the mode aside while it runs
             push_mode(self._mode)

@@ -5,7 +5,7 @@ makes numbers of them on all its threads, by the inverse of the distribution fun
 many these are. On other devices torch's own generator draws.
 
 A float32 uniform is a multiple of 2^-31 in (-1, 1), rounded; the largest normal is 5.4, beyond which lies one value in
-fifteen million.
+seventeen million.
 """
 
 from collections.abc import Iterator

@@ -311,3 +311,24 @@ def test_a_checkpointed_backward_is_not_refused_where_nothing_was_disturbed(quie
         checkpointed_loss(model, reentrant=True).backward()
         loss = checkpointed_loss(model, reentrant=True)
     loss.backward()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_an_interrupt_while_checkpointing_recomputes_does_not_double_what_follows(reentrant) -> None:
+    model = build("llama")
+    weight = model.lm_head.weight.detach()
+    clean = torch.nn.functional.linear(weight, weight)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with ns.inject(model, NOISE, operators="linear") as run:
+        loss = checkpointed_loss(model, reentrant=reentrant)
+        once = run.stats.calls()
+        handle = model.model.layers[1].mlp.register_forward_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            loss.backward()
+        handle.remove()
+        assert torch.equal(torch.nn.functional.linear(weight, weight), clean)
+        checkpointed_loss(model, reentrant=reentrant).backward()
+        assert run.stats.calls() == 2 * once
