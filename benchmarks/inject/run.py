@@ -1,6 +1,6 @@
 """What injection and capture cost: forward passes of the default model, 8 x 128 tokens, as ratios to the bare forward.
 
-    python benchmarks/inject/run.py [--rounds 16] [--output benchmarks/inject/results.json]
+    python benchmarks/inject/run.py [--rounds 12] [--output benchmarks/inject/results.json]
 
 The obvious way to inject (a hook on every nn.Linear with one `randn`) is measured beside ours. So are the start-up
 times of `import noisescope` and `noisescope --help`.
@@ -65,29 +65,35 @@ def cases(model: nn.Module, ids: Tensor) -> dict[str, Callable[[], object]]:
 
 
 def ratios(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, object]]:
-    """Each case's time over the mean of the bare forwards just before and just after it: the median over rounds.
-
-    The interval covers the median with 95% at least, by order statistics: as many rounds lie below the median as heads
-    fall in as many throws of a coin.
-    """
+    """Each case's time over the mean of the bare forwards just before and just after it: the median over rounds."""
     bare = runs.pop("bare")
     for run in (bare, *runs.values()):
         run()
     alone = [_seconds(bare)]
     found: dict[str, list[float]] = {name: [] for name in runs}
+    nothing, captured, *others = runs
+    turns = [turn for other in others for turn in (nothing, other)] + [captured, nothing, captured]
     for number in range(rounds):
-        for name, run in runs.items():
-            seconds = _seconds(run)
+        for name in turns:  # small differences need more rounds
+            seconds = _seconds(runs[name])
             alone.append(_seconds(bare))
             found[name].append(seconds / statistics.mean(alone[-2:]))
         print(f"round {number + 1}/{rounds}: bare {alone[-1]:.2f} s", file=sys.stderr)
     summary: dict[str, dict[str, object]] = {"bare": {"median_s": round(statistics.median(alone), 3)}}
     for name, measured in found.items():
-        measured.sort()
-        below = next(k for k in range(rounds) if sum(comb(rounds, j) for j in range(k + 1)) / 2**rounds > 0.025)
-        interval = [round(measured[max(below - 1, 0)], 3), round(measured[min(rounds - below, rounds - 1)], 3)]
-        summary[name] = {"ratio": round(statistics.median(measured), 3), "interval": interval}
+        interval = [round(bound, 3) for bound in _interval(measured)]
+        summary[name] = {"ratio": round(statistics.median(measured), 3), "interval": interval, "rounds": len(measured)}
     return summary
+
+
+def _interval(measured: list[float]) -> tuple[float, float]:
+    """Where the median lies with 95% at least, by order statistics: values are below it as coins show heads."""
+    count = len(measured)
+    outside = 0
+    while sum(comb(count, heads) for heads in range(outside + 1)) / 2**count <= 0.025:
+        outside += 1
+    ranked = sorted(measured)
+    return ranked[max(outside - 1, 0)], ranked[min(count - outside, count - 1)]
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -116,7 +122,7 @@ def start_up(rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results.json")
     arguments = parser.parse_args()
     model = load().model
