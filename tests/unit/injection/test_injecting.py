@@ -325,7 +325,7 @@ def test_an_interrupt_while_checkpointing_recomputes_does_not_double_what_follow
     with ns.inject(model, NOISE, operators="linear") as run:
         loss = checkpointed_loss(model, reentrant=reentrant)
         once = run.stats.calls()
-        handle = model.model.layers[1].mlp.register_forward_hook(interrupt)
+        handle = model.model.layers[1].mlp.register_forward_pre_hook(interrupt)
         with pytest.raises(KeyboardInterrupt):
             loss.backward()
         handle.remove()
