@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from .errors import InputError, unknown_name
+from .specs import parse_names
 
 __all__ = [
     "GROUPS",
@@ -123,9 +124,11 @@ def expand(operators: str | Iterable[str] | None) -> tuple[str, ...] | None:
     >>> expand(["norm", "softmax"])
     ('softmax', 'layer_norm', 'rms_norm')
     """
-    if operators is None:
+    names = parse_names(
+        operators.replace(",", " ").split() if isinstance(operators, str) else operators, what="operators"
+    )
+    if names is None:
         return None
-    names = operators.replace(",", " ").split() if isinstance(operators, str) else list(operators)
     wanted: set[str] = set()
     for name in names:
         if name not in OPERATORS and name not in GROUPS:

@@ -8,11 +8,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from .errors import InputError, unknown_name
 
-__all__ = ["OUTSIDE", "Layer", "Phase", "Selection", "check_scale", "parse_layers", "parse_phases"]
+__all__ = ["OUTSIDE", "Layer", "Phase", "Selection", "check_scale", "parse_layers", "parse_names", "parse_phases"]
 
 Outside: TypeAlias = Literal["embed", "final_norm", "head"]
 Layer: TypeAlias = int | str
@@ -21,7 +21,7 @@ Phase: TypeAlias = Literal["forward", "backward"]
 
 OUTSIDE: tuple[str, ...] = get_args(Outside)
 _PHASES: tuple[Phase, ...] = get_args(Phase)
-_RANGE = re.compile(r"L?(\d+)(?:-L?(\d+))?")
+_RANGE = re.compile(r"L?(\d{1,5})(?:-L?(\d{1,5}))?")  # no model has a hundred thousand layers
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,8 @@ def parse_layers(layers: int | str | Iterable[int | str] | None) -> tuple[Layer,
     """
     if layers is None:
         return None
-    if isinstance(layers, (int, str)):
-        layers = [layers]
     found: list[Layer] = []
-    for item in layers:
+    for item in _listed(layers, what="layers"):
         found.extend(_one_layer(item))
     return tuple(dict.fromkeys(found))
 
@@ -93,9 +91,30 @@ def _one_layer(item: int | str) -> Iterable[Layer]:
     return found
 
 
+def parse_names(names: str | Iterable[str] | None, *, what: str) -> tuple[str, ...] | None:
+    """One name, or a collection of them, as a tuple; None stays None."""
+    if names is None:
+        return None
+    found = _listed(names, what=what)
+    for name in found:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{what}: got {name!r}, expected a name or a pattern")
+    return tuple(found)
+
+
+def _listed(given: Any, *, what: str) -> list[Any]:
+    """One thing, or a collection of them, as a list."""
+    if isinstance(given, (int, str)):
+        return [given]
+    try:
+        return list(given)
+    except TypeError:
+        raise InputError(f"{what}: got {given!r}, expected one or a list of them") from None
+
+
 def parse_phases(phases: str | Iterable[str]) -> tuple[Phase, ...]:
     """Phases in canonical order, from `"forward"`, `"backward"`, `"both"` or a collection of them."""
-    names = [phases] if isinstance(phases, str) else list(phases)
+    names = parse_names(phases, what="phases") or ()
     for name in names:
         if name not in (*_PHASES, "both"):
             raise unknown_name("phase", name, (*_PHASES, "both"))
@@ -104,6 +123,8 @@ def parse_phases(phases: str | Iterable[str]) -> tuple[Phase, ...]:
 
 def check_scale(scale: float, *, what: str = "scale") -> float:
     """The scale as a float, if it is a finite number of at least zero."""
+    if isinstance(scale, bool):
+        raise InputError(f"{what}: got {scale}, expected a number >= 0")
     try:
         number = float(scale)
     except (TypeError, ValueError):
@@ -115,4 +136,6 @@ def check_scale(scale: float, *, what: str = "scale") -> float:
 
 def check_scales(scales: Mapping[Layer, float] | Mapping[str, float] | None, *, what: str) -> dict[Layer, float]:
     """A mapping of scales, each checked; messages name the entry."""
+    if scales is not None and not isinstance(scales, Mapping):
+        raise InputError(f"{what}: got {scales!r}, expected a dictionary of scales")
     return {key: check_scale(value, what=f"{what}[{key!r}]") for key, value in (scales or {}).items()}

@@ -7,7 +7,7 @@ of the first 16 rows is what the variance consists of. Quantiles are the busines
 """
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from .scratch import Scratch
 __all__ = ["ChannelStatistics", "ChannelTally", "tally_bytes"]
 
 _SUMS = 6  # float64 numbers of a channel: count, centre, largest abs, sums of abs, deviations and their squares
+_SMALL = 1e-15  # between this and its inverse the squares of float32 are summed as float32, on a CPU
 _FIRST = 16  # rows of the first value that say where a channel's values lie
 
 
@@ -94,7 +95,13 @@ class ChannelTally:
         counting = self._histogram.counting(len(rows))
         for chunk, work in scratch.chunks(rows, dtype):
             size = torch.abs(chunk, out=work)
-            wrong = self._take_out(size, torch.amax(size, 0, out=largest))
+            torch.amax(size, 0, out=largest)
+            top = float(largest.max()) if rows.is_cpu else nan  # of another device one does not ask: one would wait
+            if dtype == torch.float32 and isfinite(top) and not (top == 0 or _SMALL < top < 1 / _SMALL):
+                self.fold(chunk.double(), scratch)
+                count -= len(chunk)
+                continue
+            wrong = None if isfinite(top) else self._take_out(size, largest)
             torch.sum(size, 0, out=abs_sum)
             counting.add(size, wrong)
             deviation = torch.sub(chunk, narrow, out=work)
@@ -108,16 +115,18 @@ class ChannelTally:
         count += len(rows)
 
     def _find_centres(self, rows: Tensor, dtype: torch.dtype) -> None:
-        """Gives channels that have no centre the mean of these rows, or 0 if one is not finite."""
+        """Gives channels that have no centre the mean of what is finite in these rows."""
         known, self._centred = self._centred, max(self._centred, rows.shape[1])
         if known < self._centred:
-            means = rows[:, known:].mean(0, dtype=dtype).nan_to_num_(0.0, 0.0, 0.0)
+            rows = rows[:, known:].to(dtype)
+            means = rows.mean(0)
+            if not rows.is_cpu or not isfinite(means.sum()):
+                finite = rows.isfinite()
+                means = (rows.where(finite, 0) / finite.sum(0).clamp(min=1)).sum(0)
             self._sums[1, known : self._centred] = means
 
-    def _take_out(self, size: Tensor, largest: Tensor) -> Tensor | None:
-        """Sets what is not finite to 0 and says where that was, if there may be any; `largest` is corrected too."""
-        if size.is_cpu and isfinite(largest.sum()):  # another device is not asked: one would wait for it
-            return None
+    def _take_out(self, size: Tensor, largest: Tensor) -> Tensor:
+        """Sets what is not finite to 0 and says where that was; `largest` is corrected too."""
         wrong = ~size.isfinite()
         torch.amax(size.masked_fill_(wrong, 0), 0, out=largest)
         self._non_finite += wrong.sum()

@@ -22,7 +22,7 @@ from ..errors import HiddenOperator, InputError, NothingMatched
 from ..injection import Watch
 from ..operators import expand
 from ..sites import Layout, Selector, Site
-from ..specs import OUTSIDE, Layer, Phase, Selection, parse_layers
+from ..specs import OUTSIDE, Layer, Phase, Selection, parse_layers, parse_names
 from .budget import Budget, expected_sites, tensor_bytes, token_embedding, value_bytes
 from .channels import ChannelStatistics, ChannelTally, tally_bytes
 from .projections import default_projections
@@ -283,7 +283,7 @@ def capture(
     selection = Selection(
         layers=parse_layers(layers),
         operators=expand(operators),
-        modules=None if modules is None else (modules,) if isinstance(modules, str) else tuple(modules),
+        modules=parse_names(modules, what="modules"),
     )
     return Capture(
         model,

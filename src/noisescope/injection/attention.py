@@ -5,16 +5,17 @@ kernel gives. Dropout draws from torch's generator as the fused kernel does, but
 """
 
 from collections.abc import Callable
-from functools import partial
 from math import sqrt
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-__all__ = ["attention_in_steps", "plain_call", "steps_difference"]
+__all__ = ["attention_in_steps", "plain_call", "sdpa_arguments", "steps_difference"]
+
+_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+"""the arguments that may be given by position"""
 
 Call = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Tensor]
 
@@ -61,12 +62,19 @@ def _open_dead_rows(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     return mask.masked_fill(dead, 0.0), dead
 
 
-def steps_difference(fused: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of `F.scaled_dot_product_attention`, all by name."""
+    return dict(zip(_SDPA, args, strict=False)) | kwargs
+
+
+def steps_difference(fused: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
     """The largest abs difference of the steps to the fused kernel, on the first row of a batch, seen by nobody."""
-    args, kwargs = tree_map(partial(_first_row, of=args[0].size(0)), (args, kwargs))
+    query: Tensor = given["query"]
     with torch.no_grad(), torch._C.DisableTorchFunction():
-        difference = attention_in_steps(plain_call, *args, **kwargs) - fused(*args, **kwargs)
-        return difference.abs().max()
+        if not query.numel():
+            return query.new_zeros(())
+        first = {name: _first_row(value, like=query) for name, value in given.items()}
+        return (attention_in_steps(plain_call, **first) - fused(**first)).abs().max()
 
 
 def plain_call(_operator: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -75,6 +83,6 @@ def plain_call(_operator: str, function: Callable[..., Any], args: tuple[Any, ..
     return result
 
 
-def _first_row(given: Any, *, of: int) -> Any:
-    """The first row of a batched tensor; anything else as it is."""
-    return given[:1] if isinstance(given, Tensor) and given.ndim > 2 and given.size(0) == of else given
+def _first_row(given: Any, *, like: Tensor) -> Any:
+    """The first row of a tensor that has a batch before its heads; anything else as it is."""
+    return given[:1] if isinstance(given, Tensor) and given.ndim == like.ndim > 3 else given

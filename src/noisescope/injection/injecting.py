@@ -9,7 +9,7 @@ are errors, raised when the block ends.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
 from types import TracebackType
 
 import torch
@@ -20,7 +20,7 @@ from ..keys import Key
 from ..noise import Noise
 from ..operators import expand
 from ..sites import Layout, Selector, Site
-from ..specs import Layer, Phase, Selection, check_scale, check_scales, parse_layers, parse_phases
+from ..specs import Layer, Phase, Selection, check_scale, check_scales, parse_layers, parse_names, parse_phases
 from .gradients import add_unseen
 from .statistics import InjectionStats, sample
 from .watching import Watch
@@ -43,6 +43,12 @@ class Scales:
         """The scale at one place."""
         own = self.base if layer is None else self.layers.get(layer, self.base)
         return own * self.operators.get(operator, 1.0)
+
+    def check(self, noise: Noise) -> None:
+        """Raises if the noise cannot have the largest of the scales: a probability ends at 1."""
+        largest = max(self.base, *self.layers.values(), 0.0) * max(1.0, *self.operators.values(), 0.0)
+        if is_dataclass(noise) and not isinstance(noise, type):
+            replace(noise, scale=largest)
 
 
 class Injection:
@@ -253,12 +259,17 @@ def inject(
     Returns:
         The injection; `stats`, `step` and `steps_difference` may be read inside and after the block.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: got {type(model).__name__}, expected a torch module")
+    for name, number in (("seed", seed), ("trial", trial)):
+        if not isinstance(number, int):
+            raise InputError(f"{name}: got {number!r}, expected a whole number")
     if not isinstance(noise, Noise):
         raise InputError(f"noise: got {noise!r}, expected a noise model such as RelativeGaussian(0.05)")
     selection = Selection(
         layers=parse_layers(layers),
         operators=expand(operators),
-        modules=None if modules is None else (modules,) if isinstance(modules, str) else tuple(modules),
+        modules=parse_names(modules, what="modules"),
         phases=parse_phases(phases),
     )
     multipliers = {str(name): value for name, value in check_scales(operator_scales, what="operator_scales").items()}
@@ -267,4 +278,5 @@ def inject(
         {name: value for given, value in multipliers.items() for name in expand([given]) or ()},
         check_scales(layer_scales, what="layer_scales"),
     )
+    scales.check(noise)
     return Injection(noise, selection, model=model, blocks=blocks, scales=scales, seed=seed, trial=trial)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-__all__ = ["keep_modes", "mode_stack", "push_mode", "push_mode_below", "remove_mode", "remove_repeats"]
+__all__ = ["keep_modes", "mode_stack", "push_mode", "push_mode_below", "remove_mode"]
 
 push_mode: Callable[[TorchFunctionMode], None] = _push_mode
 
@@ -29,13 +29,6 @@ def push_mode_below(mode: TorchFunctionMode) -> None:
 def remove_mode(mode: TorchFunctionMode) -> None:
     """Takes a mode out, wherever it stands."""
     keep_modes(lambda other: other is not mode)
-
-
-def remove_repeats(mode: TorchFunctionMode) -> None:
-    """Takes a mode out where it stands a second time, left there by an interrupt."""
-    if mode_stack().count(mode) > 1:
-        standing = iter([True])
-        keep_modes(lambda other: other is not mode or next(standing, False))
 
 
 def keep_modes(keep: Callable[[TorchFunctionMode], bool]) -> None:

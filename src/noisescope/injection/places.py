@@ -8,7 +8,7 @@ from torch import Tensor
 from ..operators import OPERATORS
 from ..sites import Site
 from ..specs import Layer, Phase
-from .recognising import same_rows
+from .recognising import same_rows, tensors
 from .scope import Frame, Scope
 
 __all__ = ["Observer", "Place", "Places"]
@@ -81,11 +81,11 @@ class Places:
             place = self._known[path, operator, layer] = Place(layer, operator, path, *wanted)
         return place
 
-    def of(self, frame: Frame | None, operator: str, args: tuple[Any, ...]) -> tuple[Place, ...]:
+    def of(self, frame: Frame | None, operator: str, args: Any, kwargs: dict[str, Any]) -> tuple[Place, ...]:
         """The places that a value belongs to: attention's second product is the attention's value too."""
         if OPERATORS[operator].product and frame is not None and frame.softmax is not None:
-            operand = args[0] if args else None
-            if isinstance(operand, Tensor) and same_rows(operand.shape, frame.softmax):
+            given = tensors(args, kwargs)
+            if given and same_rows(given[0].shape, frame.softmax):
                 frame.softmax = None
                 return self.at(frame, "attention"), self.at(frame, operator)
         return (self.at(frame, operator),)

@@ -203,6 +203,7 @@ class Scope:
             return None
         around, backward = self.current, in_backward()
         frame = Frame(module, entry.path, None, entry, _caller(), operator=entry.operator)
+        args = args or _by_keyword(frame.caller)
         if backward:
             self._rewind(frame, args)
         elif around is None:
@@ -313,6 +314,12 @@ def _caller() -> FrameType | None:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back
     return frame
+
+
+def _by_keyword(caller: FrameType | None) -> tuple[object, ...]:
+    """What a module is given by keyword alone, which torch does not tell its process-wide hooks."""
+    given = caller.f_locals.get("kwargs") if caller is not None else None
+    return tuple(value for value in given.values() if isinstance(value, Tensor)) if isinstance(given, dict) else ()
 
 
 def _is_calling(caller: FrameType | CodeType | None) -> bool:

@@ -10,7 +10,7 @@ read while another thread books, as autograd's do: what is read then is a list o
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import isfinite
+from math import gcd, isfinite
 
 import torch
 from torch import Tensor
@@ -22,7 +22,9 @@ from ..specs import OUTSIDE, Layer, Phase
 __all__ = ["InjectionStats", "Row", "sample"]
 
 SAMPLE = 2**14
-"""elements of each call that dense noise is measured on: the dose is then known to 0.6% from a single call"""
+"""elements of each call that dense noise is measured on: if none is zero, the dose is known to 0.6% from one call"""
+
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass
@@ -175,6 +177,8 @@ def sample(value: Tensor, *, everything: bool) -> Tensor:
         return value.reshape(-1).clone()
     rows = value.reshape(-1, value.shape[-1])
     step = len(rows) // min(len(rows), max(1, SAMPLE // rows.shape[1]))
+    while gcd(step, len(rows)) > 1:  # so as not to meet the same position of every text
+        step += 1
     return rows[::step, : 4 * SAMPLE].reshape(-1).clone()
 
 
@@ -186,25 +190,26 @@ def _compare(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
         ratio = (error / old).masked_fill_(old == 0, 0.0)
         squares = float(error.square().sum()), float(ratio.square().sum())
         if isfinite(sum(squares)):
-            count, nonzero, changed = old.numel(), int(old.count_nonzero()), int(error.count_nonzero())
-            sums = (count, nonzero, changed, float(old.abs().sum()), float(error.abs().sum()), *squares)
+            count, nonzero, changed = old.numel(), int(old.count_nonzero()), int(_differ(before, after).sum())
+            sums = (count, count, nonzero, changed, float(old.abs().sum()), float(error.abs().sum()), *squares)
             return torch.tensor(sums, dtype=torch.float64), ratio.abs_().max().double()
-    return _compare_all(before.double(), after.double())
+    return _compare_all(before, after)
 
 
-def _compare_all(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+def _compare_all(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """The same where values may not be finite, or are on a device that must not be waited for."""
-    error = (new - old).abs_()
-    error.masked_fill_(old == new, 0.0)  # equal infinities
-    size = old.abs()
+    old, new = before.double(), after.double()
+    finite = old.isfinite() & new.isfinite()
+    size = old.abs().masked_fill_(~finite, 0.0)
+    error = (new - old).abs_().masked_fill_(~finite, 0.0)
     nonzero = size > 0
     ratio = torch.where(nonzero, error / size, 0.0)
-    changed = (old != new) & ~(old.isnan() & new.isnan())
     sums = torch.stack(
         [
             torch.full((), float(old.numel()), dtype=torch.float64, device=old.device),
+            finite.sum().double(),
             nonzero.sum().double(),
-            changed.sum().double(),
+            _differ(before, after).sum().double(),
             size.sum(),
             error.sum(),
             error.square().sum(),
@@ -214,19 +219,26 @@ def _compare_all(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     return sums, ratio.max() if ratio.numel() else sums.new_zeros(())
 
 
+def _differ(before: Tensor, after: Tensor) -> Tensor:
+    """Where bits changed: also from 0 to -0, and from one NaN to another."""
+    integer = _SAME_SIZE[before.element_size()]
+    return before.view(integer) != after.view(integer)
+
+
 def _read(tally: _Tally) -> Measured:
     if tally.sums is None or tally.max_ratio is None:
-        return Measured(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    count, nonzero, changed, value, error, sq_error, sq_ratio = tally.sums.tolist()
-    counts = (int(count), int(nonzero), int(changed))
+        return Measured(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    count, finite, nonzero, changed, value, error, sq_error, sq_ratio = tally.sums.tolist()
+    counts = (int(count), int(finite), int(nonzero), int(changed))
     return Measured(*counts, value, error, sq_error, sq_ratio, float(tally.max_ratio))
 
 
 def _total(parts: Iterable[Measured]) -> Measured:
-    total = Measured(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    total = Measured(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
     for part in parts:
         total = Measured(
             total.elements + part.elements,
+            total.finite + part.finite,
             total.nonzero + part.nonzero,
             total.changed + part.changed,
             total.abs_value + part.abs_value,

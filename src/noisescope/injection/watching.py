@@ -20,13 +20,13 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import ExitOrder, ModelError
 from ..operators import OPERATORS, fused_kernels, spellings
 from ..sites import Layout, Site
-from .attention import attention_in_steps, steps_difference
+from .attention import attention_in_steps, sdpa_arguments, steps_difference
 from .compiled import compiled, refuse_compiled, under_compile
 from .gradients import take_value
-from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode, remove_repeats
+from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
 from .places import Observer, Place, Places
-from .recognising import is_residual, operands, uses_own_parameter
+from .recognising import is_fresh, is_residual, operands, uses_own_parameter
 from .scope import Frame, Scope, in_backward
 
 __all__ = ["Watch"]
@@ -148,8 +148,6 @@ class Watch:
             return None
         if self._minds_lateness and self.scope.run.recomputable:
             self._guard(args)
-        if len(self.scope.frames) == 1:
-            remove_repeats(self._mode)
         if in_backward() and self._mode not in mode_stack():
             # `loss.backward()` is a torch function itself, so torch has put the mode aside while it runs
             push_mode(self._mode)
@@ -203,15 +201,15 @@ class Watch:
     def call(self, operator: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes one operator and shows its value, if it is a place of ours."""
         frame = self.scope.current
-        if (frame is None and not self._loose) or (operator == "residual" and not is_residual(frame, args)):
+        if (frame is None and not self._loose) or (operator == "residual" and not is_residual(frame, args, kwargs)):
             return function(*args, **kwargs)
         if under_compile():
             raise compiled(frame.module if frame else None)
-        if OPERATORS[operator].product and frame is not None and uses_own_parameter(frame.module, args):
+        if OPERATORS[operator].product and frame is not None and uses_own_parameter(frame.module, args, kwargs):
             operator = "linear"
         if operator == "attention" and self._wants_steps(frame):
-            return self._attention_in_steps(frame, function, args, kwargs)
-        places = self._places.of(frame, operator, args)
+            return self._attention_in_steps(frame, function, sdpa_arguments(args, kwargs))
+        places = self._places.of(frame, operator, args, kwargs)
         if self._shows_operands:
             self._show_operands(places, function, args, kwargs)
         if torch.is_grad_enabled() and any(place.backward for place in places):
@@ -224,7 +222,8 @@ class Watch:
         if not (sites := self._count(places)):
             return value
         inplace = any(value is given for given in (*args[:1], kwargs.get("out")))
-        shown = self.observer.forward(sites, value, step=self.scope.step, owned=not inplace)
+        owned = not inplace and is_fresh(value, args, kwargs)
+        shown = self.observer.forward(sites, value, step=self.scope.step, owned=owned)
         return value.copy_(shown) if inplace and shown is not value else shown
 
     def weight_watched(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -262,21 +261,21 @@ class Watch:
         places = (self._places.at(frame, "matmul"), self._places.at(frame, "softmax"))
         return any(place.forward or place.backward for place in places)
 
-    def _attention_in_steps(self, frame: Frame | None, fused: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _attention_in_steps(self, frame: Frame | None, fused: Callable[..., Any], given: dict[str, Any]) -> Any:
         """Attention with its products and softmax in view.
 
         Where only gradients are wanted there, the value stays the fused kernel's, bit for bit; but not if another watch
         stands outside this one, which must see every value once.
         """
         path = frame.path if frame is not None else ""
-        if path not in self.steps_difference and not kwargs.get("dropout_p"):
-            self.steps_difference[path] = steps_difference(fused, args, kwargs)
+        if path not in self.steps_difference and not given.get("dropout_p"):
+            self.steps_difference[path] = steps_difference(fused, given)
         wanted = any(self._places.at(frame, step).forward for step in ("matmul", "softmax", "attention"))
         if wanted or any(isinstance(mode, _Mode) for mode in mode_stack()):
-            return attention_in_steps(self.call, *args, **kwargs)
-        with torch.random.fork_rng(enabled=bool(kwargs.get("dropout_p"))):
-            value = fused(*args, **kwargs)
-        return take_value(attention_in_steps(self.call, *args, **kwargs), value)
+            return attention_in_steps(self.call, **given)
+        with torch.random.fork_rng(enabled=bool(given.get("dropout_p"))):
+            value = fused(**given)
+        return take_value(attention_in_steps(self.call, **given), value)
 
 
 class _Mode(TorchFunctionMode):

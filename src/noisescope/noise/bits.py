@@ -45,6 +45,8 @@ class BitFlip:
         if check_scale(self.scale) > 1:
             raise InputError(f"bit_flip: got scale {self.scale}, expected a probability between 0 and 1")
         object.__setattr__(self, "scale", float(self.scale))
+        if isinstance(self.field, bool) or not isinstance(self.field, (int, str)):
+            raise InputError(f"bit_flip: got field {self.field!r}, expected a bit index or one of {' '.join(FIELDS)}")
         if isinstance(self.field, int) and not 0 <= self.field < 32:
             raise InputError(f"bit_flip: got bit {self.field}, expected an index from 0 to 31")
         if isinstance(self.field, str) and self.field not in FIELDS:

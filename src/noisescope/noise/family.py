@@ -21,10 +21,12 @@ class Measured:
 
     elements: int
     """elements looked at: all of them for sparse noise, an even sample of each call otherwise"""
+    finite: int
+    """of these, how many were finite before and after: the sums are over them"""
     nonzero: int
     """of these, how many were not zero before"""
     changed: int
-    """of these, how many changed"""
+    """of all elements looked at, how many changed a bit"""
     abs_value: float
     abs_error: float
     sq_error: float

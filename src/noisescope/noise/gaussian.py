@@ -72,7 +72,7 @@ class AbsoluteGaussian(_Dense):
 
     def dose(self, seen: Measured) -> float:
         """Root mean square of the error."""
-        return sqrt(seen.sq_error / seen.elements) if seen.elements else 0.0
+        return sqrt(seen.sq_error / seen.finite) if seen.finite else 0.0
 
 
 @register

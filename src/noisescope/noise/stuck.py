@@ -38,7 +38,7 @@ class StuckAt:
         object.__setattr__(self, "scale", float(self.scale))
         if self.unit not in UNITS:
             raise unknown_name("unit of stuck_at", self.unit, UNITS)
-        if not math.isfinite(self.value):
+        if not isinstance(self.value, (int, float)) or not math.isfinite(self.value):
             raise InputError(f"stuck_at: got value {self.value}, expected a finite number")
 
     def disturb_(self, value: Tensor, scale: float, key: Key) -> None:
@@ -46,11 +46,14 @@ class StuckAt:
         cells = value.shape[-1] if self.unit == "channel" and value.ndim else value.numel()
         if not cells:
             return
+        if value.is_floating_point() and abs(self.value) > torch.finfo(value.dtype).max:
+            dtype = str(value.dtype).removeprefix("torch.")
+            raise InputError(f"stuck_at: {self.value:g} cannot be held by {dtype}; use a smaller value")
         draw = torch.rand(cells, device=value.device, generator=key.fixed().generator(value.device))
         count = min(cells, max(1, round(scale * cells)))
         stuck = torch.zeros(cells, dtype=torch.bool, device=value.device)
         stuck[draw.topk(count, largest=False).indices] = True
-        value.masked_fill_(stuck if self.unit == "channel" else stuck.view(value.shape), self.value)
+        value.masked_fill_(stuck if self.unit == "channel" and value.ndim else stuck.view(value.shape), self.value)
 
     def dose(self, seen: Measured) -> float:
         """Share of elements that changed: stuck cells that already held the value do not count."""

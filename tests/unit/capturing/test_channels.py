@@ -186,3 +186,22 @@ def test_reading_many_channels_at_once_and_in_parts_is_the_same(monkeypatch):
 def test_the_bytes_said_are_the_bytes_held():
     found = ChannelTally(11, torch.device("cpu"))
     assert found._sums.nbytes + found._histogram.counts.nbytes == tally_bytes(11) == 11 * (4 * BINS + 48)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_bad_values_among_the_first_do_not_cost_precision(bad):
+    value = normal(1000, 4) + 1e4
+    value[3, 0] = bad
+    found, kept = tally(value), value.double()[torch.arange(1000) != 3]
+    torch.testing.assert_close(found.std[0], kept.std(0, correction=0)[0], rtol=1e-4, atol=0)
+    torch.testing.assert_close(found.std[1:], value.double().std(0, correction=0)[1:], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1e20, torch.bfloat16), (1e37, torch.float32), (1e-25, torch.float32)])
+def test_values_whose_squares_leave_float32(size, dtype):
+    value = (size * normal(500, 3)).to(dtype)
+    found, exact = tally(*value.split(200)), value.double()
+    assert found.count.tolist() == [500] * 3
+    torch.testing.assert_close(found.mean, exact.mean(0), rtol=1e-6, atol=1e-6 * size)
+    torch.testing.assert_close(found.std, exact.std(0, correction=0), rtol=1e-6, atol=0)
+    assert found.max_abs.equal(exact.abs().amax(0))
