@@ -18,7 +18,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from ..errors import HiddenOperator, InputError, NothingMatched
+from ..errors import InputError, NothingMatched
 from ..injection import Watch
 from ..operators import expand
 from ..sites import Layout, Selector, Site
@@ -194,24 +194,14 @@ class Capture:
         if self.selection.empty or self.steps == 0:
             return
         asked = self.selection.describe() if self._defaults is None else "default sites"
-        self._refuse_hidden(asked)
+        seen = {site.operator for site in self.sites.values()}
+        if self.selection.operators is not None or not seen:
+            self._watch.refuse_hidden(asked, self.selection.operators or _PROJECTING, seen)
         if not self.sites:
             raise NothingMatched(f"{asked}: nothing matched in {self.steps} forward passes; see `noisescope sites`")
         for name in self.sites if self._keeps_inputs else ():
             if name not in self.inputs:
                 raise NothingMatched(f"{asked}: the input of {name} is given by keyword and cannot be seen")
-
-    def _refuse_hidden(self, asked: str) -> None:
-        """Raises for an operator that was asked for and ran only inside fused kernels."""
-        seen = {site.operator for site in self.sites.values()}
-        if self.selection.operators is None and seen:
-            return
-        for (module, kernel), operators in self._watch.hidden.items():
-            if inside := sorted(set(operators) & set(self.selection.operators or _PROJECTING) - seen):
-                raise HiddenOperator(
-                    f"{asked}: {' '.join(inside)} runs inside the fused kernel {kernel} of {module or 'the model'} "
-                    "and cannot be computed in steps; use an attention implementation such as sdpa or eager"
-                )
 
     # --- reading ------------------------------------------------------------------------------------------------
 

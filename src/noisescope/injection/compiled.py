@@ -1,11 +1,14 @@
-"""The refusal of compiled code: noise cannot reach inside, and must not pass for having been there (decision 0002)."""
+"""The refusal of compiled and transformed code: noise cannot reach inside, and must not pass for having been there.
+
+Decision 0002 says why.
+"""
 
 import torch
 from torch import nn
 
-from ..errors import CompiledModel
+from ..errors import CompiledModel, NothingMatched
 
-__all__ = ["compiled", "refuse_compiled", "under_compile"]
+__all__ = ["compiled", "refuse_compiled", "refuse_transforms", "under_compile"]
 
 
 def under_compile() -> bool:
@@ -31,6 +34,15 @@ def refuse_compiled(model: nn.Module) -> None:
             )
         if ("_orig_mod" in module._modules or module._compiled_call_impl is not None) and not _forced_eager():
             raise compiled(getattr(module, "_orig_mod", module))
+
+
+def refuse_transforms(model: nn.Module) -> None:
+    """Raises inside `torch.func` transforms, whose values stand for many and have no memory to disturb."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NothingMatched(
+            f"{type(model).__name__} runs inside a torch.func transform (vmap, grad, jvp), noise cannot reach inside; "
+            "call the model plainly"
+        )
 
 
 def _forced_eager() -> bool:

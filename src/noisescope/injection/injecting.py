@@ -15,7 +15,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from ..errors import DoseVanished, ExitOrder, HiddenOperator, InputError, NothingMatched
+from ..errors import DoseVanished, ExitOrder, InputError, NothingMatched
 from ..keys import Key
 from ..noise import Noise
 from ..operators import expand
@@ -188,8 +188,7 @@ class Injection:
                 f"{self.selection.describe()}: the model did not run inside the `with` block; was it another object, "
                 "such as a copy or a wrapper?"
             )
-        if hidden := self._hidden():
-            raise hidden
+        self._watch.refuse_hidden(self.selection.describe(), self.selection.operators, self.stats.by_operator)
         if not self.stats.calls():
             if self._left_alone:
                 return
@@ -200,20 +199,6 @@ class Injection:
                 f"{self.noise.name} at scale {self.scales.base:g} changed none of {total.elements} values looked at; "
                 "it is below the rounding of their dtype, or they were all zero: use a larger scale or a wider dtype"
             )
-
-    def _hidden(self) -> HiddenOperator | None:
-        """The refusal of an operator that was asked for and ran only inside fused kernels."""
-        seen = self.stats.by_operator
-        if self.selection.operators is None and seen:
-            return None
-        for (module, kernel), operators in self._watch.hidden.items():
-            if inside := sorted(set(operators) & set(self.selection.operators or operators) - set(seen)):
-                return HiddenOperator(
-                    f"{self.selection.describe()}: {' '.join(inside)} runs inside the fused kernel {kernel} of "
-                    f"{module or 'the model'} and cannot be computed in steps; use an attention implementation such as "
-                    "sdpa or eager"
-                )
-        return None
 
     def _why_nothing(self) -> NothingMatched:
         asked = self.selection.describe()

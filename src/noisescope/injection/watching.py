@@ -7,7 +7,7 @@ not touched. The mode itself is thread-local.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any
 
@@ -17,11 +17,11 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import ExitOrder, ModelError
+from ..errors import ExitOrder, HiddenOperator, ModelError
 from ..operators import OPERATORS, fused_kernels, spellings
 from ..sites import Layout, Site
 from .attention import attention_in_steps, sdpa_arguments, steps_difference
-from .compiled import compiled, refuse_compiled, under_compile
+from .compiled import compiled, refuse_compiled, refuse_transforms, under_compile
 from .gradients import take_value
 from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
@@ -120,6 +120,17 @@ class Watch:
         """Forgets which places the observer wanted: it has changed its mind."""
         self._places.forget()
 
+    def refuse_hidden(self, asked: str, wanted: Collection[str] | None, seen: Collection[str]) -> None:
+        """Raises if one of the wanted operators was not seen because it ran inside a fused kernel."""
+        if wanted is None and seen:
+            return
+        for (module, kernel), operators in self.hidden.items():
+            if inside := sorted(set(operators).intersection(operators if wanted is None else wanted).difference(seen)):
+                raise HiddenOperator(
+                    f"{asked}: {' '.join(inside)} runs inside the fused kernel {kernel} of {module or 'the model'} and "
+                    "cannot be computed in steps; use an attention implementation such as sdpa or eager"
+                )
+
     def join(self, module: nn.Module, args: Any) -> Any:
         """Catches up with a module whose call opened this watch; what a pre-hook of that module must return."""
         return self._module_starts(module, args)
@@ -140,6 +151,8 @@ class Watch:
             return None
         if under_compile():
             raise compiled(module)
+        if not self.scope.frames:
+            refuse_transforms(module)
         if self._loose and not self.scope.frames and not self.scope.knows(module):
             with torch._C.DisableTorchFunction():  # norms are probed, which is no call of the model's
                 self.scope.add(_adopt(module))

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import noisescope as ns
+from noisescope.errors import NothingMatched
 
 NOISE = ns.RelativeGaussian(0.1)
 
@@ -140,3 +141,16 @@ def test_pending_passes_by_keyword_are_told_apart(reentrant) -> None:
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     assert all(torch.equal(a, b) for a, b in zip(gradients(True), gradients(False), strict=True))
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [lambda model: torch.func.vmap(model)(X), lambda model: torch.func.grad(lambda x: model(x).sum())(X)],
+    ids=["vmap", "grad"],
+)
+def test_transforms_are_refused_with_the_reason(transformed) -> None:
+    model = Model(lambda block, x: block.lin(x))
+    clean = transformed(model)
+    with pytest.raises(NothingMatched, match=r"torch\.func"), ns.inject(model, NOISE):
+        transformed(model)
+    assert torch.equal(transformed(model), clean)
