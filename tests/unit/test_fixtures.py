@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,8 @@ TEXT = 'The "with" statement is used: naïve café, 1 + 1 == 2.\n\n   indented'
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny tensors do not gain from threads, and a shared machine does lose."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _quick(one_thread: None) -> None:
+    """All of these are tiny."""
 
 
 @pytest.fixture(scope="module", params=list(FAMILIES))

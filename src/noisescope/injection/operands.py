@@ -4,7 +4,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -38,7 +37,7 @@ class OperandWatch:
     def of_norm(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of any function: inside a hand-written norm its weight is watched too."""
         frame = self._scope.current
-        if frame is None or frame.operator is None or not torch.is_grad_enabled():
+        if frame is None or frame.operator is None:
             return args
         own = {id(parameter) for parameter in frame.module.parameters(recurse=False) if parameter.requires_grad}
         place = self._places.at(frame, frame.operator)
