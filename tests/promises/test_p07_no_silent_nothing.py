@@ -171,10 +171,15 @@ NOTHINGS = {
         llama, use_tokens, {"modules": ["*.mlp", "re:.*\\.attn"]}, NothingMatched, "matches no module"
     ),
     "gelu of a Llama": Nothing(llama, use_tokens, {"operators": "gelu"}, NothingMatched, "operators gelu"),
-    "layer_norm of a Llama": Nothing(llama, use_tokens, {"operators": "layer_norm"}, NothingMatched, "layer_norm"),
+    "layer_norm of a Llama": Nothing(
+        llama, use_tokens, {"operators": "layer_norm"}, NothingMatched, 'are rms_norm; "norm"'
+    ),
     "bmm of a Llama": Nothing(llama, use_tokens, {"operators": "bmm"}, NothingMatched, "nothing matched in 1 forward"),
     "rms_norm of a GPT-2": Nothing(
-        lambda: build("gpt2"), use_tokens, {"operators": "rms_norm"}, NothingMatched, "operators rms_norm"
+        lambda: build("gpt2"), use_tokens, {"operators": "rms_norm"}, NothingMatched, "are layer_norm"
+    ),
+    "rms_norm of the head": Nothing(
+        llama, use_tokens, {"operators": "rms_norm", "layers": "head"}, NothingMatched, "see `noisescope sites`"
     ),
     "an embedding inside a block": Nothing(
         llama, use_tokens, {"operators": "embedding", "layers": 2}, NothingMatched, "layers 2, operators embedding"

@@ -195,10 +195,9 @@ class Capture:
             return
         asked = self.selection.describe() if self._defaults is None else "default sites"
         seen = {site.operator for site in self.sites.values()}
-        if self.selection.operators is not None or not seen:
-            self._watch.refuse_hidden(asked, self.selection.operators or _PROJECTING, seen)
+        self._watch.refuse_hidden(asked, self.selection.operators, seen)
         if not self.sites:
-            raise NothingMatched(f"{asked}: nothing matched in {self.steps} forward passes; see `noisescope sites`")
+            raise self._selector.nothing(asked, self.steps)
         for name in self.sites if self._keeps_inputs else ():
             if name not in self.inputs:
                 raise NothingMatched(f"{asked}: the input of {name} is given by keyword and cannot be seen")

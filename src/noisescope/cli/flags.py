@@ -16,4 +16,5 @@ def flag(name: str, parse: Callable[[_Given], _Parsed], given: _Given) -> _Parse
     try:
         return parse(given)
     except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+        message = str(error).removeprefix(f"{name.removeprefix('--')}: ")
+        raise InputError(f"{name}: {message}") from None

@@ -207,7 +207,7 @@ class Injection:
                 f"{asked}: no gradient was disturbed; the selection matched nothing that needs a gradient, or no "
                 "backward pass ran inside the block"
             )
-        return NothingMatched(f"{asked}: nothing matched in {self.step + 1} forward passes; see `noisescope sites`")
+        return self._meant.nothing(asked, self.step + 1)
 
 
 def inject(

@@ -56,7 +56,7 @@ class Watch:
         """True to stand underneath every `with` block of this thread, and to be closed in any order"""
         self.active = False
         self._places = Places(self.scope, observer)
-        self._operands = OperandWatch(self.scope, self._places, lambda: self.active)
+        self.operands = OperandWatch(self.scope, self._places, lambda: self.active)
         self._shows_operands = hasattr(observer, "before")
         self._minds_lateness = hasattr(observer, "too_late")
         self._loose = self.layout is None
@@ -171,7 +171,7 @@ class Watch:
         place = self._places.at(frame, frame.operator)
         if not place.backward or getattr(module, "inplace", False):  # an in-place operand stays itself
             return None
-        return self._operands.of_module(frame, place, args)
+        return self.operands.of_module(frame, place, args)
 
     def _guard(self, args: Any) -> None:
         """Sees to it that reentrant checkpointing, which does not check, cannot recompute unseen what was seen."""
@@ -226,7 +226,7 @@ class Watch:
         if self._shows_operands:
             self._show_operands(places, function, args, kwargs)
         if torch.is_grad_enabled() and any(place.backward for place in places):
-            args, kwargs = self._operands.of_function(places, function, args, kwargs)
+            args, kwargs = self.operands.of_function(places, function, args, kwargs)
         value = function(*args, **kwargs)
         if frame is not None:
             frame.note(operator, value)
@@ -238,10 +238,6 @@ class Watch:
         owned = not inplace and is_fresh(value, args, kwargs)
         shown = self.observer.forward(sites, value, step=self.scope.step, owned=owned)
         return value.copy_(shown) if inplace and shown is not value else shown
-
-    def weight_watched(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a function that is no operator but may be part of a hand-written norm."""
-        return self._operands.of_norm(args)
 
     def note_kernel(self, kernel: Callable[..., Any], operators: tuple[str, ...]) -> None:
         """Remembers a fused kernel that hides operators."""
@@ -311,7 +307,7 @@ class _Mode(TorchFunctionMode):
         if (hides := self._kernels.get(func)) is not None:
             watch.note_kernel(func, hides)
         if torch.is_grad_enabled():
-            args = watch.weight_watched(args)
+            args = watch.operands.of_norm(args)
         return func(*args, **kwargs)
 
 

@@ -27,7 +27,7 @@ from .. import store
 from ..errors import InputError, ModelError, StoreError
 from .boundary import one_line, quiet
 from .checkpoint import inspect_gguf
-from .opening import open_model, open_tokenizer
+from .opening import open_config, open_model, open_tokenizer
 
 _LAYOUT = "v1"  # raised when what is written changes, so that an old cache is never taken for a new one
 _MANIFEST = "manifest.json"
@@ -170,7 +170,8 @@ def _convert(gguf: Path, directory: Path) -> None:
     """The weights of gguf as float32 safetensors in directory, with configuration, tokenizer and chat template."""
     from safetensors import SafetensorError
 
-    model, _ = open_model(inspect_gguf(gguf.name, gguf), dtype="float32")
+    checkpoint = inspect_gguf(gguf.name, gguf)
+    model, _ = open_model(checkpoint, open_config(checkpoint), dtype="float32")
     tokenizer = open_tokenizer(gguf.name, gguf)
     tokenizer.model_max_length = model.config.max_position_embeddings
     with quiet():

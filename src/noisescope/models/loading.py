@@ -19,7 +19,7 @@ from ..errors import InputError, ModelError, unknown_name
 from .boundary import one_line
 from .checkpoint import Checkpoint, has_tokenizer, inspect_directory, inspect_gguf
 from .default import DEFAULT, fetch_default
-from .opening import attention_names, open_model, open_tokenizer
+from .opening import attention_names, open_config, open_model, open_tokenizer
 from .sources import TOKENIZER_FILES, Kind, Source, resolve
 
 if TYPE_CHECKING:
@@ -75,8 +75,11 @@ def load(
     _check_options(dtype, device, attn)
     source = _default(say) if name is None else resolve(name)
     checkpoint = _inspect(source, trust_remote_code=trust_remote_code)
+    config = open_config(checkpoint, trust_remote_code=trust_remote_code)
     words = _tokenizer(checkpoint, tokenizer, trust_remote_code=trust_remote_code)
-    model, unused = open_model(checkpoint, dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code)
+    model, unused = open_model(
+        checkpoint, config, dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code
+    )
     return LoadedModel(
         model, words, source.name, source.kind, source.path, checkpoint.weights, unused, trust_remote_code
     )

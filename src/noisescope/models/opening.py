@@ -4,7 +4,7 @@ Every call passes `use_safetensors=True` and an explicit `trust_remote_code`, ne
 the network. transformers fills weights it does not find with random numbers; here that is an error.
 """
 
-__all__ = ["attention_names", "open_model", "open_tokenizer"]
+__all__ = ["attention_names", "open_config", "open_model", "open_tokenizer"]
 
 import math
 from collections.abc import Callable
@@ -38,8 +38,19 @@ def attention_names() -> list[str]:
     return ["eager", *(name for name in sorted(ALL_ATTENTION_FUNCTIONS.valid_keys()) if "|" not in name)]
 
 
+def open_config(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -> "PreTrainedConfig":
+    """The configuration, from config.json or the header of a GGUF file."""
+    with guarded(_configuration(checkpoint)):
+        return _config(checkpoint, trust_remote_code=trust_remote_code)
+
+
+def _configuration(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.label}: {'header' if checkpoint.path.is_file() else 'config.json'}"
+
+
 def open_model(
     checkpoint: Checkpoint,
+    config: "PreTrainedConfig",
     *,
     dtype: str = "auto",
     device: str = "cpu",
@@ -50,8 +61,7 @@ def open_model(
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if attn is not None:
         options["attn_implementation"] = attn
-    with guarded(f"{checkpoint.label}: {'header' if checkpoint.path.is_file() else 'config.json'}"):
-        config = _config(checkpoint, trust_remote_code=trust_remote_code)
+    with guarded(_configuration(checkpoint)):
         auto = _auto_class(config)
         _check_size(checkpoint, config, lambda: auto.from_config(config, **options))
     with guarded(checkpoint.label):

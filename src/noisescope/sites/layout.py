@@ -37,9 +37,9 @@ class Layout:
     @classmethod
     def of(cls, model: nn.Module, *, blocks: str | None = None) -> "Layout":
         """The layout of a model; `blocks` names the list of blocks, or a pattern of them, by hand."""
-        paths = {module: path for path, module in model.named_modules()}
+        paths = _paths(model)
         found = _named_blocks(paths, blocks) if blocks else _find_blocks(model, paths)
-        return cls._build(model, paths, found)
+        return cls._build(model, paths, tuple(map(_unwrapped, found)))
 
     def require(self, layer: Layer, *, what: str = "layers") -> None:
         """Raises if the model has no such layer."""
@@ -49,7 +49,7 @@ class Layout:
     @classmethod
     def without_blocks(cls, model: nn.Module) -> "Layout":
         """The layout of a module that has no blocks: all its places have no layer."""
-        return cls._build(model, {module: path for path, module in model.named_modules()}, ())
+        return cls._build(model, _paths(model), ())
 
     @classmethod
     def _build(cls, model: nn.Module, paths: dict[nn.Module, str], blocks: tuple[nn.Module, ...]) -> "Layout":
@@ -60,6 +60,23 @@ class Layout:
             inside = {module for block in blocks for module in block.modules()}
             layer |= _roles(model, paths, operator, stacks, inside)
         return cls(model, paths, blocks, layer, operator, stacks)
+
+
+_WRAPPED = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
+"""the names under which torch keeps a module inside a wrapper that is no part of the model"""
+
+
+def _paths(model: nn.Module) -> dict[nn.Module, str]:
+    """Every module's path as the bare model has it, so that a wrapped one has the same sites and the same draws."""
+    return {
+        module: ".".join(name for name in path.split(".") if name not in _WRAPPED)
+        for path, module in model.named_modules()
+    }
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    inner = next((child for name, child in module.named_children() if name in _WRAPPED), None)
+    return module if inner is None else _unwrapped(inner)
 
 
 def _parent(path: str) -> str:

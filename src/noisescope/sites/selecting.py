@@ -20,6 +20,7 @@ class Selector:
     def __init__(self, selection: Selection, layout: Layout | None = None) -> None:
         self.selection = selection
         self._tests = [pattern(text) for text in selection.modules or ()]
+        self._layout = layout
         if layout is not None:
             self._check(layout)
         self._inside = lru_cache(maxsize=None)(self._match_path)
@@ -32,6 +33,16 @@ class Selector:
             and (wanted.layers is None or layer in wanted.layers)
             and (wanted.modules is None or self._inside(module))
         )
+
+    def nothing(self, asked: str, passes: int) -> NothingMatched:
+        """The error for a selection that met no value in so many forward passes, with the likely reason."""
+        wanted = set(self.selection.operators or ())
+        norms = {kind for kind in self._layout.operator.values() if "norm" in kind} if self._layout else set()
+        if norms and wanted and not wanted & norms and all("norm" in operator for operator in wanted):
+            why = f'the norms of this model are {" ".join(sorted(norms))}; "norm" means either kind'
+        else:
+            why = "see `noisescope sites`"
+        return NothingMatched(f"{asked}: nothing matched in {passes} forward passes; {why}")
 
     def _match_path(self, module: str) -> bool:
         names = module.split(".")

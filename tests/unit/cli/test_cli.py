@@ -60,6 +60,8 @@ def test_sites_as_json(capsys, directory: str) -> None:
             '--operators: unknown operator "sofmax", did you mean "softmax"? (linear matmul',
         ),
         (["--layers", "nine"], 2, '--layers: unknown layer "nine"'),
+        (["--layers", "-1"], 2, 'noisescope: --layers: got "-1", expected an index'),
+        (["--layers", "9-3"], 2, 'noisescope: --layers: got "9-3", expected a range'),
         (["--layers", "7"], 3, "layers: 7 is out of range, the model has 0 to 2"),
         (["--modules", "*.nope"], 3, 'modules: "*.nope" matches no module'),
         (["--operators", "gelu"], 3, "operators gelu: no such site"),

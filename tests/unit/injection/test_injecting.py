@@ -9,6 +9,7 @@ from noisescope.errors import CompiledModel, ExitOrder, InputError, NothingMatch
 
 NOISE = ns.RelativeGaussian(0.05)
 INPUTS = tokens()
+CORE = ("linear", "matmul", "bmm")
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,19 @@ def test_the_screen_of_the_readme(model) -> None:
     assert run.stats.by_layer == {1: {"forward": 1, "backward": 0}, 2: {"forward": 1, "backward": 0}}
     assert str(run.stats).splitlines()[0].split()[:3] == ["layer", "operator", "phase"]
     assert 0 < run.steps_difference < 1e-6
+
+
+def test_operators_one_by_one_and_all_together(model) -> None:
+    clean, moved, seen = logits(model), {}, {}
+    for operators in ("matmul", "softmax", "layernorm", CORE, None):
+        with ns.inject(model, NOISE, operators=operators) as run:
+            moved[operators] = float((logits(model) - clean).norm())
+        seen[operators] = {name: counts["forward"] for name, counts in run.stats.by_operator.items()}
+    assert seen["matmul"] == {"matmul": 2 * LAYERS}
+    assert seen["softmax"] == {"softmax": LAYERS}
+    assert seen["layernorm"] == {"rms_norm": 2 * LAYERS + 1}
+    assert len(set(moved.values())) == 5
+    assert moved[None] > moved[CORE] > 0
 
 
 def test_an_empty_selection_injects_nothing_and_says_so(model) -> None:
@@ -219,8 +233,10 @@ def test_forced_eager_a_compiled_model_is_injected_exactly_once(backend: str) ->
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=backend)
     with torch.compiler.set_stance("force_eager"), ns.inject(compiled, NOISE, operators="linear") as run:
-        logits(compiled)
+        found = logits(compiled)
     assert run.stats.calls() == 22
+    with ns.inject(model, NOISE, operators="linear"):
+        assert torch.equal(logits(model), found)
     in_place = build("llama")
     in_place.compile(backend=backend)
     with pytest.raises(CompiledModel), ns.inject(in_place, NOISE):

@@ -284,7 +284,7 @@ BROKEN_DIRECTORIES = {
     "model_type missing": (config(model_type=None), "model_type: got null"),
     "model_type a list": (config(model_type=["llama"]), "model_type"),
     "remote code": (config(**REMOTE), "--trust-remote-code"),
-    "hidden_size a word": (config(hidden_size="many"), "hidden_size"),
+    "hidden_size a word": (config(hidden_size="many"), "config.json: "),
     "hidden_size zero": (config(hidden_size=0), "tiny-llama: "),
     "hidden_size negative": (config(hidden_size=-32), "tiny-llama: "),
     "hidden_size huge": (config(hidden_size=1 << 20), "the configuration needs"),

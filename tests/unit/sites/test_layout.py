@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import noisescope as ns
 from families import DECODERS, LAYERS, build
@@ -112,6 +113,16 @@ def test_a_selector_answers_for_each_place() -> None:
 def test_a_selection_that_cannot_match_is_refused(selection, error, message) -> None:
     with pytest.raises(error, match=message):
         Selector(selection, Layout.of(build("llama")))
+
+
+def test_a_wrapper_is_no_part_of_the_names() -> None:
+    model = build("llama")
+    bare = Layout.of(model)
+    model.model.layers[1] = checkpoint_wrapper(model.model.layers[1])
+    wrapped = Layout.of(torch.compile(model))
+    assert set(wrapped.paths.values()) == set(bare.paths.values())
+    assert wrapped.blocks == bare.blocks
+    assert wrapped.stacks == bare.stacks
 
 
 def test_site_names() -> None:
