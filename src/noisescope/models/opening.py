@@ -40,8 +40,13 @@ def attention_names() -> list[str]:
 
 def open_config(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -> "PreTrainedConfig":
     """The configuration, from config.json or the header of a GGUF file."""
+    from transformers import AutoConfig
+
     with guarded(_configuration(checkpoint)):
-        return _config(checkpoint, trust_remote_code=trust_remote_code)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            **_location(checkpoint.path), trust_remote_code=trust_remote_code, local_files_only=True
+        )
+        return config
 
 
 def _configuration(checkpoint: Checkpoint) -> str:
@@ -62,6 +67,7 @@ def open_model(
     if attn is not None:
         options["attn_implementation"] = attn
     with guarded(_configuration(checkpoint)):
+        _check_attention(checkpoint, config)
         auto = _auto_class(config)
         _check_size(checkpoint, config, lambda: auto.from_config(config, **options))
     with guarded(checkpoint.label):
@@ -105,16 +111,10 @@ def _unpacked(path: Path) -> dict[str, Any]:
     return {"quantization_config": packing(dequantize=True)} if packing and path.is_file() else {}
 
 
-def _config(checkpoint: Checkpoint, *, trust_remote_code: bool) -> "PreTrainedConfig":
-    from transformers import AutoConfig
-
-    config: PreTrainedConfig = AutoConfig.from_pretrained(
-        **_location(checkpoint.path), trust_remote_code=trust_remote_code, local_files_only=True
-    )
+def _check_attention(checkpoint: Checkpoint, config: "PreTrainedConfig") -> None:
     attention = config._attn_implementation
     if attention is not None and attention not in attention_names():  # a repository of compiled kernels, say
         raise ModelError(f"{checkpoint.label}: config.json: attn_implementation: got {one_line(repr(attention))}")
-    return config
 
 
 def _auto_class(config: "PreTrainedConfig") -> Any:
