@@ -82,9 +82,9 @@ def _one_layer(item: int | str) -> Iterable[Layer]:
             found.append(word)
             continue
         match = _RANGE.fullmatch(word)
-        if match is None and any(map(str.isdigit, word)):
-            raise InputError(f'layers: got "{word}", expected an index from 0 or a range such as 9-11')
         if match is None:
+            if any(map(str.isdigit, word)):
+                raise InputError(f'layers: got "{word}", expected an index from 0 or a range such as 9-11')
             raise unknown_name("layer", word, (*OUTSIDE, "0", "9-11"))
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:

@@ -114,7 +114,7 @@ def _unpacked(path: Path) -> dict[str, Any]:
 def _check_attention(checkpoint: Checkpoint, config: "PreTrainedConfig") -> None:
     attention = config._attn_implementation
     if attention is not None and attention not in attention_names():  # a repository of compiled kernels, say
-        raise ModelError(f"{checkpoint.label}: config.json: attn_implementation: got {one_line(repr(attention))}")
+        raise ModelError(f"{_configuration(checkpoint)}: attn_implementation: got {one_line(repr(attention))}")
 
 
 def _auto_class(config: "PreTrainedConfig") -> Any:
