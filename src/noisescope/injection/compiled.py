@@ -3,6 +3,8 @@
 Decision 0002 says why.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -25,9 +27,9 @@ def compiled(module: nn.Module | None) -> CompiledModel:
     )
 
 
-def refuse_compiled(model: nn.Module) -> None:
-    """Raises for a model with compiled or scripted parts, unless torch is told to run them eagerly."""
-    for module in model.modules():
+def refuse_compiled(modules: Iterable[nn.Module]) -> None:
+    """Raises for a model of compiled or scripted modules, unless torch is told to run them eagerly."""
+    for module in modules:
         if isinstance(module, torch.jit.ScriptModule):
             raise CompiledModel(
                 f"{type(module).__name__} is scripted, noise cannot reach inside; use the Python module"

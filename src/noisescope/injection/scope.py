@@ -149,17 +149,13 @@ class Scope:
     def add(self, layout: Layout) -> None:
         """Makes a model's modules known, for as long as they live."""
         self.blocks = max(self.blocks, len(layout.blocks))
-        homes: dict[nn.Module, set[int]] = {}
-        for index, block in enumerate(layout.blocks):
-            for module in block.modules():
-                homes.setdefault(module, set()).add(index)
         self._known = {number: entry for number, entry in self._known.items() if entry.module() is not None}
         for module, path in layout.paths.items():
             self._known[id(module)] = Entry(
                 ref(module),
                 path,
                 layout.layer.get(module),
-                next(iter(homes[module])) if len(homes.get(module, ())) == 1 else None,
+                layout.home.get(module),
                 layout.operator.get(module),
                 is_root=module is layout.root,
                 is_stack=module in layout.stacks,
@@ -244,7 +240,7 @@ class Scope:
         call, calls = (path, operator), self.run.calls
         index = calls.get(call, 0)
         calls[call] = index + 1
-        if self.frames:  # calls outside modules are never recomputed, and there may be any number of them
+        if self.frames and self.run.recomputable:  # outside modules there may be any number of calls
             self.run.log.append(call)
         return index
 
@@ -265,10 +261,12 @@ class Scope:
     # --- recomputation ------------------------------------------------------------------------------------------
 
     def _remember(self, frame: Frame, args: tuple[object, ...]) -> None:
+        if not self.run.recomputable:
+            return
         moment = Moment(self.run, len(self.run.log), self.run.past_blocks)
         if not self.recomputing:
             self._last[frame.path] = moment
-        if not self.run.recomputable or (mark := _mark(frame.path, args)) is None:
+        if (mark := _mark(frame.path, args)) is None:
             return
         if not (self.recomputing and mark in self._marks):
             self._marks[mark] = moment

@@ -83,7 +83,7 @@ class Watch:
         if self.active:
             raise ExitOrder("this injection is open already; make a second one to nest")
         if self.layout is not None:
-            refuse_compiled(self.layout.root)
+            refuse_compiled(self.layout.paths)
         _sweep()
         self._thread = threading.get_ident()
         self.active = True

@@ -7,7 +7,7 @@ Found by structure, not by one name pattern:
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -33,6 +33,8 @@ class Layout:
     """modules that are an operator by themselves: norms and activations"""
     stacks: frozenset[nn.Module] = field(default_factory=frozenset)
     """modules that directly hold a list of blocks"""
+    home: dict[nn.Module, int | None] = field(default_factory=dict)
+    """modules inside blocks -> the block, or None for one that several share"""
 
     @classmethod
     def of(cls, model: nn.Module, *, blocks: str | None = None) -> "Layout":
@@ -56,10 +58,13 @@ class Layout:
         operator = _module_operators(paths)
         stacks = _stacks(paths, blocks)
         layer: dict[nn.Module, Layer] = {block: index for index, block in enumerate(blocks)}
+        home: dict[nn.Module, int | None] = {}
+        for index, block in enumerate(blocks):
+            for module in block.modules():
+                home[module] = index if module not in home else None
         if blocks:
-            inside = {module for block in blocks for module in block.modules()}
-            layer |= _roles(model, paths, operator, stacks, inside)
-        return cls(model, paths, blocks, layer, operator, stacks)
+            layer |= _roles(model, paths, operator, stacks, home.keys())
+        return cls(model, paths, blocks, layer, operator, stacks, home)
 
 
 _WRAPPED = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
@@ -68,9 +73,11 @@ _WRAPPED = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_
 
 def _paths(model: nn.Module) -> dict[nn.Module, str]:
     """Every module's path as the bare model has it, so that a wrapped one has the same sites and the same draws."""
+    paths = {module: path for path, module in model.named_modules()}
+    if not any(wrapped in path for path in paths.values() for wrapped in _WRAPPED):
+        return paths
     return {
-        module: ".".join(name for name in path.split(".") if name not in _WRAPPED)
-        for path, module in model.named_modules()
+        module: ".".join(name for name in path.split(".") if name not in _WRAPPED) for module, path in paths.items()
     }
 
 
@@ -102,7 +109,7 @@ def _find_blocks(model: nn.Module, paths: dict[nn.Module, str]) -> tuple[nn.Modu
     if getattr(config, "is_encoder_decoder", False):
         sizes = [_size(stack) for stack in stacks]
         stacks = [stack for stack, size in zip(stacks, sizes, strict=True) if size >= 0.1 * max(sizes)]
-    else:
+    elif len(stacks) > 1:
         stacks = [max(_inside_decoder(model, stacks), key=_size)]
     return tuple(block for stack in stacks for block in stack.children())
 
@@ -158,7 +165,7 @@ def _roles(
     paths: dict[nn.Module, str],
     operator: dict[nn.Module, str],
     stacks: frozenset[nn.Module],
-    inside: set[nn.Module],
+    inside: Collection[nn.Module],
 ) -> dict[nn.Module, Layer]:
     roles: dict[nn.Module, Layer] = {}
     beside = {paths[stack] for stack in stacks}
