@@ -4,12 +4,13 @@
     atomic_directory(path)          a directory that appears with everything in it, or not at all
     lock(path)                      one process at a time; the lock of a dead one is free at once
     sha256(path)                    what a file holds
+    Spill(parent)                   values that do not fit in memory, for as long as the process lives
 
 Nothing here knows what the bytes mean, and nothing here imports torch. What the system refuses (no space, no
 permission, an I/O error) is one StoreError line about the file that was asked for, never a partial file.
 """
 
-__all__ = ["atomic_directory", "atomic_write", "lock", "remove", "sha256", "sweep"]
+__all__ = ["Spill", "atomic_directory", "atomic_write", "lock", "remove", "sha256", "sweep"]
 
 import errno
 import glob
@@ -17,6 +18,8 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -202,3 +205,24 @@ def _store_errors(path: Path, verb: str = "write") -> Iterator[None]:
         reason = error.strerror or " ".join(str(error).split())
         advice = _ADVICE.get(error.errno or 0)
         raise StoreError(f"cannot {verb} {path}: {reason}" + (f"; {advice}" if advice else "")) from error
+
+
+class Spill:
+    """A directory for values that do not fit in memory, removed when closed or forgotten.
+
+    Nothing in it outlives the process on purpose: what a killed one leaves is in the system's temporary directory.
+    """
+
+    def __init__(self, parent: str) -> None:
+        with _store_errors(Path(parent)):
+            self.path = Path(tempfile.mkdtemp(prefix="noisescope-", dir=parent))
+        self._count = 0
+        self.close = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def write(self, data: bytes) -> str:
+        """A new file with that content; where it is."""
+        path = self.path / str(self._count)
+        self._count += 1
+        with _store_errors(path):
+            path.write_bytes(data)
+        return str(path)

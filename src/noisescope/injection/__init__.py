@@ -8,8 +8,9 @@ put on an operator's operands (`operands`, `gradients`).
 
 from .injecting import Injection, inject
 from .places import Observer
+from .replacing import forwards_replaced
 from .statistics import InjectionStats
 from .survey import Coverage, survey
 from .watching import Watch
 
-__all__ = ["Coverage", "Injection", "InjectionStats", "Observer", "Watch", "inject", "survey"]
+__all__ = ["Coverage", "Injection", "InjectionStats", "Observer", "Watch", "forwards_replaced", "inject", "survey"]

@@ -65,6 +65,9 @@ class Injection:
         seed: int = 0,
         trial: int = 0,
         strict: bool = True,
+        layout: Layout | None = None,
+        in_steps: bool = False,
+        first_step: int = 0,
     ) -> None:
         self.noise = noise
         self.selection = selection
@@ -72,13 +75,15 @@ class Injection:
         self.seed, self.trial = seed, trial
         self.strict = strict
         self.stats = InjectionStats(noise)
-        layout = Layout.of(model, blocks=blocks) if model is not None else None
+        if layout is None and model is not None:
+            layout = Layout.of(model, blocks=blocks)
+        self._first_step = first_step
         self._left_alone = False
         self._meant = Selector(selection, layout)
         if layout is not None:
             for layer in self.scales.layers:
                 layout.require(layer, what="layer_scales")
-        self._watch = Watch(self, layout=layout)
+        self._watch = Watch(self, layout=layout, in_steps=in_steps, first_step=first_step)
 
     def __enter__(self) -> "Injection":
         self._watch.__enter__()
@@ -93,7 +98,7 @@ class Injection:
 
     @property
     def step(self) -> int:
-        """The number of the model's current or last forward pass, from 0; -1 before the first."""
+        """The number of the model's current or last forward pass, from the first step on; one less before it."""
         return self._watch.scope.step
 
     @property
@@ -183,7 +188,7 @@ class Injection:
     def _refuse_silence(self) -> None:
         if self.selection.empty:
             return
-        if self.step < 0:
+        if self.step < self._first_step:
             raise NothingMatched(
                 f"{self.selection.describe()}: the model did not run inside the `with` block; was it another object, "
                 "such as a copy or a wrapper?"
@@ -207,7 +212,7 @@ class Injection:
                 f"{asked}: no gradient was disturbed; the selection matched nothing that needs a gradient, or no "
                 "backward pass ran inside the block"
             )
-        return self._meant.nothing(asked, self.step + 1)
+        return self._meant.nothing(asked, self.step + 1 - self._first_step)
 
 
 def inject(

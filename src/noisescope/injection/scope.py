@@ -120,9 +120,9 @@ class Scope:
     keeps alive. Of two pending passes over one and the same input the last is meant.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_step: int = 0) -> None:
         self.frames: list[Frame] = []
-        self.run = Pass(-1)
+        self.run = Pass(first_step - 1)
         self.blocks = 0
         """number of blocks of the largest model added"""
         self._known: dict[int, Entry] = {}

@@ -45,9 +45,13 @@ class Watch:
         *,
         blocks: str | None = None,
         layout: Layout | None = None,
+        in_steps: bool = False,
+        first_step: int = 0,
     ) -> None:
         self.layout = layout or (Layout.of(model, blocks=blocks) if model is not None else None)
-        self.scope = Scope()
+        self.in_steps = in_steps
+        """True to compute all attention in steps, so that runs that look at it and runs that do not are alike"""
+        self.scope = Scope(first_step)
         self.hidden: dict[tuple[str, str], tuple[str, ...]] = {}
         """(module path, kernel) -> operators that ran inside it, out of reach"""
         self.steps_difference: dict[str, Tensor] = {}
@@ -267,6 +271,8 @@ class Watch:
     # --- attention ----------------------------------------------------------------------------------------------
 
     def _wants_steps(self, frame: Frame | None) -> bool:
+        if self.in_steps:
+            return True
         places = (self._places.at(frame, "matmul"), self._places.at(frame, "softmax"))
         return any(place.forward or place.backward for place in places)
 
@@ -280,7 +286,7 @@ class Watch:
         if path not in self.steps_difference and not given.get("dropout_p"):
             self.steps_difference[path] = steps_difference(fused, given)
         wanted = any(self._places.at(frame, step).forward for step in ("matmul", "softmax", "attention"))
-        if wanted or any(isinstance(mode, _Mode) for mode in mode_stack()):
+        if wanted or self.in_steps or any(isinstance(mode, _Mode) for mode in mode_stack()):
             return attention_in_steps(self.call, **given)
         with torch.random.fork_rng(enabled=bool(given.get("dropout_p"))):
             value = fused(**given)

@@ -1,0 +1,179 @@
+"""An observer that weighs every value of a forward pass by its gradient, in the backward pass that follows.
+
+For each site with value y and gradient g it sums (y g)^2, the effect of relative noise, and g^2, that of absolute noise
+and the Fisher information of the activation: by cell (layer x operator) and sequence, and by channel. Only sums are
+kept; the values are held until their gradient has come, as autograd itself holds most of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..sites import Site
+from ..specs import Layer, Phase
+
+__all__ = ["Cell", "ChannelSums", "Sensing"]
+
+Cell: TypeAlias = tuple[Layer, str]
+"""layer and operator"""
+
+_BY_HEAD = ("softmax", "matmul", "bmm")
+"""operators whose last dimension are positions, or parts of a head: their channels are the heads"""
+
+
+@dataclass
+class ChannelSums:
+    """Sums of one site over all tokens and sequences, one element per channel."""
+
+    relative: Tensor
+    absolute: Tensor
+
+
+@dataclass
+class _Pending:
+    """A value that waits for its gradient."""
+
+    sites: tuple[Site, ...]
+    value: Tensor
+    version: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.version = self.value._version
+
+    @property
+    def changed(self) -> bool:
+        """True if the model went on to change the value in place."""
+        return self.value._version != self.version
+
+
+@dataclass
+class Sensing:
+    """The observer of one batch after another. `shape` are the rows and tokens of the batch that runs."""
+
+    meant: Callable[[Layer | None, str, str], bool]
+    shape: tuple[int, int] = (0, 0)
+    relative: dict[Cell, Tensor] = field(default_factory=dict)
+    """per sequence of the current batch, or one number where values are not ordered by sequence"""
+    absolute: dict[Cell, Tensor] = field(default_factory=dict)
+    channels: dict[str, ChannelSums] = field(default_factory=dict)
+    sites: dict[str, Site] = field(default_factory=dict)
+    leaves: list[Tensor] = field(default_factory=list)
+    """where the gradient ends: what the embeddings gave"""
+    _pending: dict[int, _Pending] = field(default_factory=dict)
+    _copied: set[tuple[str, str]] = field(default_factory=set)
+    """module and operator of values that the model changes in place"""
+
+    # --- the observer -------------------------------------------------------------------------------------------
+
+    def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
+        """True where the map is asked for, and at the embedding, where the gradient ends."""
+        if phase != "forward" or layer is None:
+            return False
+        return operator == "embedding" or self.meant(layer, operator, module)
+
+    def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
+        """The value, which will show its gradient."""
+        if not value.is_floating_point() or not torch.is_grad_enabled():
+            return value
+        if sites[0].operator == "embedding" and sites[0].layer == "embed":
+            leaf = value.detach().requires_grad_()
+            self.leaves.append(leaf)
+            self._await(sites, leaf)
+            return leaf.clone()  # which may be changed in place, as a leaf may not
+        if value.requires_grad:
+            self._await(sites, value)
+        return value
+
+    def _await(self, sites: tuple[Site, ...], value: Tensor) -> None:
+        if wanted := tuple(site for site in sites if self._is_meant(site)):
+            at = len(self._pending)
+            is_copied = (wanted[0].module, wanted[0].operator) in self._copied
+            self._pending[at] = _Pending(wanted, value.detach().clone() if is_copied else value)
+            value.register_hook(lambda grad: self._arrived(at, grad))
+
+    def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
+        """The gradient itself; none is asked for this way."""
+        return grad
+
+    def _is_meant(self, site: Site) -> bool:
+        return self.meant(site.layer, site.operator, site.module)
+
+    # --- sums ---------------------------------------------------------------------------------------------------
+
+    def start(self, rows: int, tokens: int) -> None:
+        """A batch begins."""
+        self.shape = rows, tokens
+        self.relative, self.absolute = {}, {}
+        self.forget()
+
+    def copy_changed(self) -> bool:
+        """True if the pass has changed values in place: from now on they are copied, and the pass must run again."""
+        changed = {(site.module, site.operator) for late in self._pending.values() if late.changed for site in late.sites}
+        self._copied |= changed
+        return bool(changed)
+
+    def forget(self) -> None:
+        """Lets go of the values of the last pass, also of those whose gradient never came."""
+        self._pending.clear()
+        self.leaves.clear()
+
+    def per_sequence(self) -> dict[Cell, tuple[np.ndarray, np.ndarray]]:
+        """Relative and absolute sums of the batch, one element per sequence, or a single one where that is unknown."""
+        return {
+            cell: (relative.double().cpu().numpy(), self.absolute[cell].double().cpu().numpy())
+            for cell, relative in self.relative.items()
+        }
+
+    def _arrived(self, at: int, grad: Tensor) -> None:
+        pending = self._pending[at]
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            value, grad = pending.value.detach(), grad.detach()
+            if grad.dtype not in (torch.float32, torch.float64):
+                value, grad = value.float(), grad.float()
+            weighed = (value * grad).square_()
+            plain = grad.square()
+        for site in pending.sites:
+            self._add(site, weighed, plain)
+
+    def _add(self, site: Site, weighed: Tensor, plain: Tensor) -> None:
+        assert site.layer is not None  # noqa: S101 - wants() has seen to it
+        cell = site.layer, site.operator
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            relative, absolute = (self._by_row(part, site) for part in (weighed, plain))
+            self._add_channels(site, relative.sum(0), absolute.sum(0))
+            by_sequence = [part.sum(1, dtype=torch.float64) for part in (relative, absolute)]
+        for sums, part in zip((self.relative, self.absolute), by_sequence, strict=True):
+            before = sums.get(cell)
+            if before is not None and len(before) != len(part):  # one of its sites is not ordered by sequence
+                before, part = before.sum().view(1), part.sum().view(1)
+            sums[cell] = part if before is None else before + part
+
+    def _by_row(self, value: Tensor, site: Site) -> Tensor:
+        """Sums of a value by sequence and channel; by channel alone where sequences cannot be told apart."""
+        rows, tokens = self.shape
+        if value.ndim > 3 and value.shape[0] == rows and site.operator in _BY_HEAD:
+            return value.flatten(2).sum(2)
+        if value.ndim > 3 and value.shape[0] == rows and site.operator == "attention":
+            return value.sum(-2).flatten(1)
+        if value.ndim == 3 and site.operator in _BY_HEAD and value.shape[0] % rows == 0:  # heads within the batch
+            return value.flatten(1).sum(1).view(rows, -1)
+        if value.ndim > 2 and value.shape[0] == rows:
+            return value.reshape(rows, -1, value.shape[-1]).sum(1)
+        if value.ndim == 2 and value.shape[0] == rows * tokens:
+            return value.view(rows, tokens, -1).sum(1)
+        return value.reshape(-1, value.shape[-1] if value.ndim else 1).sum(0, keepdim=True)
+
+    def _add_channels(self, site: Site, relative: Tensor, absolute: Tensor) -> None:
+        sums = self.channels.get(site.name)
+        if sums is None:
+            self.sites[site.name] = site
+            self.channels[site.name] = ChannelSums(relative.double(), absolute.double())
+        elif sums.relative.shape == relative.shape:
+            sums.relative += relative
+            sums.absolute += absolute
+
+

@@ -1,0 +1,1 @@
+"""What comes out of a model: data, scores, metrics with their readings, curvature. Nothing here changes a model."""
