@@ -7,6 +7,7 @@
     │   ├── CompiledModel      3   compiled code that injection cannot reach
     │   └── DoseVanished       3   noise was applied and rounding swallowed all of it
     ├── ModelError             4   a model that cannot be found, loaded or understood
+    │   └── NonFinite          4   a model that computes NaN or infinity
     ├── StoreError             5   a file that cannot be written, or is in use
     ├── MissingExtra           6   an optional dependency that is not installed
     ├── BudgetExceeded         2   a capture that would not fit its memory budget (also an InputError)
@@ -25,6 +26,7 @@ __all__ = [
     "MissingExtra",
     "ModelError",
     "NoisescopeError",
+    "NonFinite",
     "NothingMatched",
     "StoreError",
     "unknown_name",
@@ -68,6 +70,10 @@ class ModelError(NoisescopeError):
     """A model that cannot be found, loaded or understood."""
 
     exit_code = 4
+
+
+class NonFinite(ModelError):
+    """A model whose output is not finite; the message names the first site that is not."""
 
 
 class StoreError(NoisescopeError):

@@ -74,6 +74,14 @@ class EvaluationSet:
         return sum(int(batch.predicted.sum()) for batch in self.batches)
 
     @cached_property
+    def chance(self) -> float:
+        """The accuracy of guessing: the task's, or that of always saying the most frequent token."""
+        if self.task is not None:
+            return float(self.task.chance)
+        counts = torch.cat([batch.targets for batch in self.batches]).unique(return_counts=True)[1]
+        return float(counts.max()) / self.predicted_tokens
+
+    @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that tell two sets apart: by token ids and by which of them are predicted."""
         digest = sha256()

@@ -1,0 +1,43 @@
+"""The first place where a value stops being finite: where a NaN or an infinity comes from."""
+
+import torch
+from torch import Tensor, nn
+
+from ..injection import Watch
+from ..sites import Layout, Site
+from ..specs import Layer, Phase
+
+__all__ = ["first_non_finite"]
+
+
+class _Looking:
+    """An observer that stops looking once it has seen a value that is not finite."""
+
+    def __init__(self) -> None:
+        self.found: Site | None = None
+
+    def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
+        return phase == "forward"
+
+    def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
+        if self.found is None and value.is_floating_point():
+            with torch._C.DisableTorchFunction():
+                if not bool(value.detach().isfinite().all()):
+                    self.found = sites[-1]
+        return value
+
+    def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
+        return grad
+
+
+def first_non_finite(
+    model: nn.Module, inputs: dict[str, object], *, layout: Layout | None = None, blocks: str | None = None
+) -> Site | None:
+    """The first site of a forward pass whose value has a NaN or an infinity in it; None if all are finite.
+
+    Attention is computed in steps. Use it inside `inject` to ask the same of a disturbed model.
+    """
+    looking = _Looking()
+    with Watch(looking, model, layout=layout, blocks=blocks, in_steps=True), torch.no_grad():
+        model(**inputs)
+    return looking.found

@@ -1,0 +1,182 @@
+"""A model on data, with its clean run kept: where points are measured.
+
+Every forward pass computes attention in steps, also those that disturb nothing in it, so that clean and noisy runs
+differ by the noise alone. A trial starts at the first layer it disturbs, from the clean run's stored state there.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..capturing import first_non_finite
+from ..errors import NonFinite
+from ..injection import Injection, InjectionStats
+from ..measure.batches import Batch, EvaluationSet
+from ..measure.comparing import Comparison, Outcome
+from ..measure.scoring import RowScores, score, select
+from ..noise import RelativeGaussian
+from ..resuming import Kept, Recording, Shelf
+from ..sites import Layout
+from ..specs import Selection
+from .point import Point, Result
+
+__all__ = ["Bench"]
+
+DEFAULT_BUDGET = 2**30
+"""bytes of the clean run that stay in memory; the rest is read from disk when it is needed"""
+
+_NOTHING = Point(Selection(layers=()), RelativeGaussian(0.0))
+
+
+@dataclass(frozen=True)
+class CleanRun:
+    """The undisturbed run, batch by batch, and what came out of it."""
+
+    logits: list[Kept]
+    """of the predictions that count"""
+    recordings: list[Recording]
+    outcome: Outcome
+
+
+class Bench:
+    """Measures points. Make one per model and data; it holds no other state than the clean run.
+
+    Results do not depend on which points were run before. `cost` counts forward-pass equivalents: one is a forward
+    pass over all of the data; a resumed trial counts the blocks it ran.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: EvaluationSet,
+        *,
+        layout: Layout | None = None,
+        blocks: str | None = None,
+        resume: bool = True,
+        budget_bytes: int = DEFAULT_BUDGET,
+    ) -> None:
+        self.model, self.data = model, data
+        self.layout = layout or Layout.of(model, blocks=blocks)
+        self.layers = len(self.layout.blocks)
+        self._wants_resume = resume
+        self._shelf = Shelf(budget_bytes)
+        self._device = next(model.parameters()).device
+        self._ran = 0
+        """blocks x rows"""
+
+    @property
+    def cost(self) -> float:
+        """Forward-pass equivalents so far."""
+        return self._ran / (self.layers * self.data.rows)
+
+    @property
+    def clean(self) -> Outcome:
+        """What the undisturbed model does."""
+        return self._clean.outcome
+
+    def run(self, point: Point) -> Result:
+        """The result of one point."""
+        clean = self._clean.outcome
+        start = self._first_layer(point.selection) if self.resumes else 0
+        before, seen = self._ran, list[InjectionStats]()
+        outcome: Outcome | None = None
+        comparison: Comparison | None = None
+        failure = ""
+        try:
+            for trial in range(point.trials):
+                found = self._trial(point, trial, start, seen)
+                outcome = found if outcome is None else outcome + found
+                comparison = Comparison(clean.repeated(trial + 1), outcome)
+                if comparison.kl.narrower_than(point.tolerance):
+                    break
+        except NonFinite as error:
+            comparison, failure = None, str(error)
+        return Result(
+            point,
+            comparison,
+            injections=sum(row.calls for stats in seen for row in stats.rows),
+            dose=float(np.mean([stats.dose for stats in seen])),
+            cost=(self._ran - before) / (self.layers * self.data.rows),
+            failure=failure,
+        )
+
+    # --- one trial ----------------------------------------------------------------------------------------------
+
+    def _trial(self, point: Point, trial: int, start: int, seen: list[InjectionStats]) -> Outcome:
+        scores = []
+        for number, batch in enumerate(self.data):
+            with self._clean.recordings[number].resume(start):
+                logits, stats = self._disturbed(point, trial, number, batch, start)
+            seen.append(stats)
+            scores.append(score(logits, batch, self._clean.logits[number].get()))
+            if not np.isfinite(scores[-1].kl_nats).all():
+                with self._injecting(point, trial, number):
+                    raise self._non_finite(batch, "under this noise the model")
+        return Outcome.of(RowScores.concatenate(scores), self.data)
+
+    def _disturbed(
+        self, point: Point, trial: int, number: int, batch: Batch, start: int
+    ) -> tuple[Tensor, InjectionStats]:
+        with self._injecting(point, trial, number) as run:
+            logits = self._forward(batch, start)
+        return logits, run.stats
+
+    def _injecting(self, point: Point, trial: int, number: int) -> Injection:
+        return Injection(
+            point.noise,
+            point.selection,
+            layout=self.layout,
+            seed=point.seed,
+            trial=trial,
+            in_steps=True,
+            first_step=number,
+        )
+
+    def _forward(self, batch: Batch, start: int = 0) -> Tensor:
+        self._ran += (self.layers - start) * batch.rows
+        with torch.no_grad():
+            logits: Tensor = self.model(**batch.inputs(self._device)).logits
+        return logits
+
+    def _non_finite(self, batch: Batch, who: str) -> NonFinite:
+        site = first_non_finite(self.model, batch.inputs(self._device), layout=self.layout)
+        where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
+        return NonFinite(f"{who} gives non-finite logits; {where}")
+
+    # --- the clean run ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _clean(self) -> CleanRun:
+        logits, recordings, scores = [], [], []
+        for number, batch in enumerate(self.data):
+            recordings.append(Recording(self.layout, self._shelf))
+            with recordings[-1].record():
+                found, _ = self._disturbed(_NOTHING, 0, number, batch, 0)
+            counted = select(found, batch)
+            if not bool(counted.isfinite().any(-1).all()) or bool(counted.isnan().any()):
+                raise self._non_finite(batch, "the model")
+            scores.append(score(found, batch))
+            logits.append(self._shelf.put(counted))
+        return CleanRun(logits, recordings, Outcome.of(RowScores.concatenate(scores), self.data))
+
+    def _first_layer(self, selection: Selection) -> int:
+        """The first block that the selection can touch; the number of blocks if it touches none."""
+        if selection.layers is None or "embed" in selection.layers:
+            return 0
+        return min((layer for layer in selection.layers if isinstance(layer, int)), default=self.layers)
+
+    @cached_property
+    def resumes(self) -> bool:
+        """Whether trials resume: if asked for, and if one resumed trial was seen to equal the whole one bit for bit."""
+        if not self._wants_resume or self.layers < 2:
+            return False
+        middle = self.layers // 2
+        probe = Point(Selection(layers=tuple(range(middle, self.layers))), RelativeGaussian(0.05))
+        batch, recording = self.data.batches[0], self._clean.recordings[0]
+        whole, _ = self._disturbed(probe, 0, 0, batch, 0)
+        with recording.resume(middle):
+            resumed, _ = self._disturbed(probe, 0, 0, batch, middle)
+        return torch.equal(whole, resumed)
