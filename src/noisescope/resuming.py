@@ -12,7 +12,7 @@ is kept too. A model in which a block leaves more behind than it returns (a cach
 `points.Bench` compares one resumed trial with a whole one, bit for bit, before it relies on resuming.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from tempfile import gettempdir
@@ -64,12 +64,18 @@ class Shelf:
 class Kept:
     """One tensor on a shelf."""
 
-    def __init__(self, tensor: Tensor | None, load: Any) -> None:
+    def __init__(self, tensor: Tensor | None, load: Callable[[], Tensor] | None) -> None:
         self._tensor, self._load = tensor, load
+        self._version = tensor._version if tensor is not None else 0
 
     def get(self) -> Tensor:
         """The tensor, bit for bit as it was put."""
-        return self._tensor if self._tensor is not None else self._load()
+        if self._tensor is None:
+            assert self._load is not None  # noqa: S101 - it is one or the other
+            return self._load()
+        if self._tensor._version != self._version:
+            raise ModelError("a stored hidden state was changed in place by the model; it cannot be resumed from")
+        return self._tensor
 
 
 def _load(path: str, device: torch.device) -> Tensor:

@@ -10,7 +10,7 @@ Nothing here knows what the bytes mean, and nothing here imports torch. What the
 permission, an I/O error) is one StoreError line about the file that was asked for, never a partial file.
 """
 
-__all__ = ["Spill", "atomic_directory", "atomic_write", "lock", "remove", "sha256", "sweep"]
+__all__ = ["Spill", "atomic_directory", "atomic_write", "lock", "make_directory", "remove", "sha256", "sweep"]
 
 import errno
 import glob
@@ -52,6 +52,13 @@ def atomic_write(path: Path, data: bytes) -> None:
                 temporary.unlink(missing_ok=True)
             raise
         _fsync_directory(path.parent)
+
+
+def make_directory(path: Path) -> Path:
+    """The directory, made with its parents where it was absent."""
+    with _store_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 
 from .. import __version__
 from ..errors import NoisescopeError
-from . import models, sites
+from . import diagnose, models, sites
 
 __all__ = ["app", "main"]
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("diagnose")(diagnose.diagnose)
 app.command("sites")(sites.sites)
 app.add_typer(models.app, name="models")
 

@@ -23,7 +23,7 @@ from ..measure.batches import Batch, EvaluationSet
 from ..measure.intervals import Estimate, ratio
 from ..noise import Noise
 from ..sites import Layout, Selector, Site
-from ..specs import Selection
+from ..specs import Layer, Selection
 from .sensing import Cell, ChannelSums, Sensing
 
 __all__ = ["MOMENTS", "SensitivityMap", "map_sensitivity"]
@@ -47,6 +47,8 @@ class SensitivityMap:
     channels: Mapping[str, ChannelSums]
     """site name -> the same by channel, per predicted token"""
     sites: Mapping[str, Site]
+    sparsity: Mapping[Layer, float]
+    """share of almost-zero values that the activation functions of a layer gave"""
     passes: int
     """draws of labels"""
     cost: float
@@ -152,6 +154,7 @@ class _Gathered:
             {cell: self._estimate(parts, passes) for cell, parts in self.absolute.items()},
             channels,
             dict(sensing.sites),
+            {layer: small / of for layer, (small, of) in sensing.near_zero.items()},
             passes,
             cost=1.0 + 2.0 * passes,
         )

@@ -21,6 +21,9 @@ __all__ = ["Cell", "ChannelSums", "Sensing"]
 Cell: TypeAlias = tuple[Layer, str]
 """layer and operator"""
 
+NEAR_ZERO = 1e-6
+"""below this a value counts for sparsity"""
+_ACTIVATIONS = ("silu", "gelu")
 _BY_HEAD = ("softmax", "matmul", "bmm")
 """operators whose last dimension are positions, or parts of a head: their channels are the heads"""
 
@@ -61,6 +64,8 @@ class Sensing:
     absolute: dict[Cell, Tensor] = field(default_factory=dict)
     channels: dict[str, ChannelSums] = field(default_factory=dict)
     sites: dict[str, Site] = field(default_factory=dict)
+    near_zero: dict[Layer, tuple[int, int]] = field(default_factory=dict)
+    """layer -> how many values of its activation functions were almost 0, and of how many"""
     leaves: list[Tensor] = field(default_factory=list)
     """where the gradient ends: what the embeddings gave"""
     _pending: dict[int, _Pending] = field(default_factory=dict)
@@ -86,6 +91,8 @@ class Sensing:
             return leaf.clone()  # which may be changed in place, as a leaf may not
         if value.requires_grad:
             self._await(sites, value)
+        if sites[0].operator in _ACTIVATIONS:
+            self._count_near_zero(sites[0], value)
         return value
 
     def _await(self, sites: tuple[Site, ...], value: Tensor) -> None:
@@ -98,6 +105,12 @@ class Sensing:
     def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
         """The gradient itself; none is asked for this way."""
         return grad
+
+    def _count_near_zero(self, site: Site, value: Tensor) -> None:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            small = int((value.detach().abs() < NEAR_ZERO).sum())
+        before, of = self.near_zero.get(site.layer or 0, (0, 0))
+        self.near_zero[site.layer or 0] = before + small, of + value.numel()
 
     def _is_meant(self, site: Site) -> bool:
         return self.meant(site.layer, site.operator, site.module)

@@ -6,11 +6,11 @@ operator's result (`watching`), the scope says where that is (`scope`), places s
 put on an operator's operands (`operands`, `gradients`).
 """
 
-from .injecting import Injection, inject
+from .injecting import Injection, Scales, inject
 from .places import Observer
 from .replacing import forwards_replaced
 from .statistics import InjectionStats
 from .survey import Coverage, survey
 from .watching import Watch
 
-__all__ = ["Coverage", "Injection", "InjectionStats", "Observer", "Watch", "forwards_replaced", "inject", "survey"]
+__all__ = ["Coverage", "Injection", "InjectionStats", "Observer", "Scales", "Watch", "forwards_replaced", "inject", "survey"]

@@ -69,6 +69,11 @@ class EvaluationSet:
         return sum(batch.rows for batch in self.batches)
 
     @property
+    def tokens(self) -> int:
+        """Tokens of all rows, without padding."""
+        return sum(int(batch.attention_mask.sum()) for batch in self.batches)
+
+    @property
     def predicted_tokens(self) -> int:
         """Predictions that count."""
         return sum(int(batch.predicted.sum()) for batch in self.batches)

@@ -6,17 +6,22 @@ differ by the noise alone. A trial starts at the first layer it disturbs, from t
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf, log10
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..capturing import first_non_finite
-from ..errors import NonFinite
-from ..injection import Injection, InjectionStats
+from ..errors import InputError, ModelError, NonFinite
+from ..injection import Injection, InjectionStats, Scales
 from ..measure.batches import Batch, EvaluationSet
 from ..measure.comparing import Comparison, Outcome
+from ..measure.generating import generate_correct
 from ..measure.scoring import RowScores, score, select
+from ..measure.tasks import ExactMatch
 from ..noise import RelativeGaussian
 from ..resuming import Kept, Recording, Shelf
 from ..sites import Layout
@@ -55,12 +60,15 @@ class Bench:
         *,
         layout: Layout | None = None,
         blocks: str | None = None,
+        tokenizer: Any = None,
+        max_new_tokens: int = 512,
         resume: bool = True,
         budget_bytes: int = DEFAULT_BUDGET,
     ) -> None:
         self.model, self.data = model, data
         self.layout = layout or Layout.of(model, blocks=blocks)
         self.layers = len(self.layout.blocks)
+        self._tokenizer, self._max_new_tokens = tokenizer, max_new_tokens
         self._wants_resume = resume
         self._shelf = Shelf(budget_bytes)
         self._device = next(model.parameters()).device
@@ -99,6 +107,7 @@ class Bench:
             comparison,
             injections=sum(row.calls for stats in seen for row in stats.rows),
             dose=float(np.mean([stats.dose for stats in seen])),
+            snr_db=_snr_db(seen),
             cost=(self._ran - before) / (self.layers * self.data.rows),
             failure=failure,
         )
@@ -115,7 +124,27 @@ class Bench:
             if not np.isfinite(scores[-1].kl_nats).all():
                 with self._injecting(point, trial, number):
                     raise self._non_finite(batch, "under this noise the model")
-        return Outcome.of(RowScores.concatenate(scores), self.data)
+        return Outcome.of(RowScores.concatenate(scores), self.data, self._answers(point, trial))
+
+    def _answers(self, point: Point, trial: int) -> NDArray[np.float64] | None:
+        """Which samples the model answers rightly, where it has to write the answer."""
+        task = self.data.task
+        if not isinstance(task, ExactMatch):
+            return None
+        if self._tokenizer is None:
+            raise InputError(f"{self.data.name}: scoring what the model writes needs its tokenizer")
+        with self._injecting(point, trial, len(self.data.batches)):
+            found = generate_correct(
+                self.model,
+                task,
+                self._tokenizer,
+                batch_size=max(batch.rows for batch in self.data),
+                max_new_tokens=self._max_new_tokens,
+            )
+        written = sum(len(ids) for ids in self._tokenizer(found.texts, add_special_tokens=False)["input_ids"])
+        tokens = written + sum(map(len, task.prompts))
+        self._ran += round(self.layers * self.data.rows * tokens / self.data.tokens)
+        return found.correct.astype(np.float64)
 
     def _disturbed(
         self, point: Point, trial: int, number: int, batch: Batch, start: int
@@ -129,6 +158,7 @@ class Bench:
             point.noise,
             point.selection,
             layout=self.layout,
+            scales=Scales(point.noise_scale),
             seed=point.seed,
             trial=trial,
             in_steps=True,
@@ -160,7 +190,8 @@ class Bench:
                 raise self._non_finite(batch, "the model")
             scores.append(score(found, batch))
             logits.append(self._shelf.put(counted))
-        return CleanRun(logits, recordings, Outcome.of(RowScores.concatenate(scores), self.data))
+        answers = self._answers(_NOTHING, 0)
+        return CleanRun(logits, recordings, Outcome.of(RowScores.concatenate(scores), self.data, answers))
 
     def _first_layer(self, selection: Selection) -> int:
         """The first block that the selection can touch; the number of blocks if it touches none."""
@@ -177,6 +208,16 @@ class Bench:
         probe = Point(Selection(layers=tuple(range(middle, self.layers))), RelativeGaussian(0.05))
         batch, recording = self.data.batches[0], self._clean.recordings[0]
         whole, _ = self._disturbed(probe, 0, 0, batch, 0)
-        with recording.resume(middle):
-            resumed, _ = self._disturbed(probe, 0, 0, batch, middle)
+        try:
+            with recording.resume(middle):
+                resumed, _ = self._disturbed(probe, 0, 0, batch, middle)
+        except ModelError:
+            return False
         return torch.equal(whole, resumed)
+
+
+def _snr_db(seen: list[InjectionStats]) -> float:
+    """Signal to noise as it was, over all that was disturbed."""
+    parts = [stats.total for stats in seen]
+    value, error = sum(part.abs_value for part in parts), sum(part.abs_error for part in parts)
+    return 20 * log10(value / error) if value > 0 and error > 0 else inf

@@ -21,6 +21,13 @@ class Point:
     seed: int = 0
     trials: int = 1
     tolerance: float = 0.0
+    scale: float | None = None
+    """in place of the noise's own; the draws are the same at every scale"""
+
+    @property
+    def noise_scale(self) -> float:
+        """The scale asked for."""
+        return self.noise.scale if self.scale is None else self.scale
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class Result:
     """operator calls that were disturbed, over all trials and batches"""
     dose: float
     """the scale really applied"""
+    snr_db: float
+    """20 log10 of mean abs value over mean abs error, as they were"""
     cost: float
     """forward-pass equivalents"""
     failure: str = ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from .errors import InputError, unknown_name
+from ..errors import InputError, unknown_name
 
 __all__ = ["OUTSIDE", "Layer", "Phase", "Selection", "check_scale", "parse_layers", "parse_names", "parse_phases"]
 

@@ -1,0 +1,182 @@
+"""`noisescope diagnose`: where a model is fragile.
+
+$ noisescope diagnose
+model  SmolLM2-135M-Instruct, 30 layers, 134.5 M parameters, float32 on cpu
+data   python docs, 50 rows of up to 32 tokens
+
+Risk: HIGH (score 130)   61 forward passes, 3 min 4 s, 1.9 GB
+...
+Report: noisescope-out/report.json
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import InputError
+from ..operators import expand
+from ..specs import PRESETS, DiagnosisSpec, parse_layers
+from .bars import bars
+from .flags import flag
+
+if TYPE_CHECKING:
+    from ..models import LoadedModel
+    from ..report import Report
+
+__all__ = ["diagnose"]
+
+
+class Level(str, Enum):
+    """How deep to look."""
+
+    operator = "operator"
+    layer = "layer"
+    channel = "channel"
+    full = "full"
+
+
+class PresetName(str, Enum):
+    """How much data and how many trials."""
+
+    quick = "quick"
+    standard = "standard"
+    report = "report"
+
+
+class Sampled(str, Enum):
+    """What is injected for real."""
+
+    checks = "checks"
+    all = "all"
+
+
+def diagnose(
+    model: Annotated[
+        str | None, typer.Argument(help="Hub id, directory or GGUF file; none: the default model.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Text, JSONL or parquet file, FILE:FIELD, or a dataset's name; none: a built-in text."),
+    ] = None,
+    level: Annotated[Level, typer.Option(help="How deep to look.")] = Level.full,
+    preset: Annotated[
+        PresetName, typer.Option(help="quick: 50 samples; standard: 100; report: 200, three draws of the noise.")
+    ] = PresetName.quick,
+    n_samples: Annotated[int | None, typer.Option(help="Samples of the data; overrides the preset.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Independent draws of the noise; overrides the preset.")] = None,
+    noise_scale: Annotated[float, typer.Option(help="0.01 is conservative, 0.05 standard, 0.1 a stress test.")] = 0.05,
+    error_type: Annotated[str, typer.Option(help="Noise model.")] = "relative_gaussian",
+    layers: Annotated[str | None, typer.Option(help='Such as "9-11,head".')] = None,
+    operators: Annotated[str | None, typer.Option(help='Such as "softmax,norm".')] = None,
+    window_size: Annotated[int, typer.Option(help="Layers of a window.")] = 3,
+    step_size: Annotated[int, typer.Option(help="Layers from one window to the next.")] = 1,
+    outlier_threshold: Annotated[float, typer.Option(help="Ratio above which a channel is an outlier.")] = 10.0,
+    calibration_data: Annotated[str | None, typer.Option(help="What channels are looked at on; none: --data.")] = None,
+    calibration_samples: Annotated[int | None, typer.Option(help="Samples of it.")] = None,
+    sampled: Annotated[
+        Sampled, typer.Option(help="all: inject into every cell and layer, and verify every threshold.")
+    ] = Sampled.checks,
+    curvature: Annotated[bool, typer.Option("--curvature", help="Also the Hessian's trace by layer.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Rows that run together.")] = 8,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Where answers are generated.")] = 512,
+    seed: Annotated[int, typer.Option(help="Of data, labels and noise.")] = 0,
+    output: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("noisescope-out"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="A torch device, or auto.")] = "cpu",
+    attn: Annotated[str | None, typer.Option(help="Attention implementation, such as eager or sdpa.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from there.")] = None,
+    blocks: Annotated[str | None, typer.Option(help="Where the blocks are, if they are not found.")] = None,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
+) -> None:
+    """Find out where a model is fragile: operators, layers, channels."""
+    chosen = PRESETS[preset.value]
+    spec = _flags(
+        lambda: DiagnosisSpec(
+            level=level.value,
+            noise_scale=noise_scale,
+            error_type=error_type,
+            layers=flag("--layers", parse_layers, layers),
+            operators=flag("--operators", expand, operators),
+            window_size=window_size,
+            step_size=step_size,
+            outlier_threshold=outlier_threshold,
+            trials=chosen.trials if trials is None else trials,
+            sampled=sampled.value,
+            curvature=curvature,
+            seed=seed,
+        )
+    )
+    if (output / "report.json").exists() and not overwrite:
+        raise InputError(f"{output} already holds a report; use another directory (--output) or --overwrite")
+    started = time.monotonic()
+
+    from ..diagnosis import diagnose as run
+    from ..models import load
+
+    loaded = load(
+        model, dtype=dtype, device=device, attn=attn, tokenizer=tokenizer, trust_remote_code=trust_remote_code, say=_say
+    )
+    with bars() as progress:
+        report = run(
+            loaded.model,
+            data,
+            spec=spec,
+            tokenizer=loaded.tokenizer,
+            calibration_data=calibration_data,
+            n_samples=chosen.n_samples if n_samples is None else n_samples,
+            calibration_samples=calibration_samples,
+            batch_size=batch_size,
+            max_length=max_length,
+            max_new_tokens=max_new_tokens,
+            blocks=blocks,
+            name=loaded.name,
+            progress=progress,
+        )
+    saved = report.save(output)
+    sys.stdout.write(f"{_headline(loaded, report)}\n\n{report}\n\n{_cost(time.monotonic() - started)}\nReport: {saved}\n")
+
+
+def _flags(make: "Callable[[], DiagnosisSpec]") -> DiagnosisSpec:
+    """The spec; an error about one of its fields names the flag."""
+    try:
+        return make()
+    except InputError as error:
+        field, colon, rest = str(error).partition(":")
+        if colon and field in DiagnosisSpec.__dataclass_fields__:
+            raise InputError(f"--{field.replace('_', '-')}:{rest}") from None
+        raise
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(message + "\n")
+
+
+def _headline(loaded: "LoadedModel", report: "Report") -> str:
+    where, data = report.sections["environment"], report.sections["config"]["data"]
+    return (
+        f"model  {loaded.name}, {report.sections['coverage']['layers']} layers, {where['parameters'] / 1e6:.1f} M "
+        f"parameters, {where['dtype']} on {where['device']}\n"
+        f"data   {data['name']}, {data['rows']} rows of up to {data['longest_row']} tokens, {data['task']}"
+    )
+
+
+def _cost(wall_s: float) -> str:
+    minutes, seconds = divmod(round(wall_s), 60)
+    return f"took {minutes} min {seconds} s" + (f", {peak / 1e9:.1f} GB at most" if (peak := _peak_bytes()) else "")
+
+
+def _peak_bytes() -> int:
+    """The largest memory of this process so far; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

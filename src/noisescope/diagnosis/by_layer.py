@@ -1,0 +1,124 @@
+"""Level 2: sliding windows of layers, groups of them, and avalanche points.
+
+A window is worth more than a single layer: errors of neighbours add up and are passed on, and a window shows by how
+much more than the sum of its layers (`amplification`). An avalanche point is a window that loses more than the
+threshold and at least 1.5 times as much as each nearest window that shares no layer with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from typing import Any
+
+from ..errors import InputError
+from ..measure.intervals import Estimate
+from ..noise import Noise
+from ..points import Point
+from ..specs import Selection
+
+__all__ = [
+    "Window",
+    "amplification",
+    "group_windows",
+    "identify_avalanche_points",
+    "layer_degradation",
+    "sliding_windows",
+]
+
+STANDS_OUT = 1.5
+CRITICAL = 0.20
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive layers, both ends included."""
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """As people write it: L9-11, or L9."""
+        return f"L{self.first}-{self.last}" if self.last > self.first else f"L{self.first}"
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers in it."""
+        return tuple(range(self.first, self.last + 1))
+
+    def point(self, noise: Noise, operators: tuple[str, ...] | None, *, seed: int, trials: int) -> Point:
+        """Noise on all of its layers."""
+        return Point(Selection(self.layers, operators), noise, seed, trials)
+
+
+def sliding_windows(layers: Sequence[int], size: int, step: int) -> list[Window]:
+    """Windows over layers that follow each other; the last one ends at the last layer, whatever the step."""
+    if size > len(layers):
+        raise InputError(f"window_size: got {size}, the model has {len(layers)} layers to choose from")
+    starts = list(range(0, len(layers) - size + 1, step))
+    if starts[-1] != len(layers) - size:
+        starts.append(len(layers) - size)
+    windows = [Window(layers[start], layers[start + size - 1]) for start in starts]
+    return [window for window in windows if len(window.layers) == size]  # none across a gap in the selection
+
+
+def group_windows(layers: Sequence[int]) -> dict[str, Window]:
+    """Early, middle and late thirds; where layers do not divide by three the later groups are smaller."""
+    names = ("early", "middle", "late")
+    groups = min(len(names), len(layers))
+    base, more = divmod(len(layers), groups)
+    found, start = {}, 0
+    for number, name in enumerate(names[:groups]):
+        size = base + (number < more)
+        found[name] = Window(layers[start], layers[start + size - 1])
+        start += size
+    return found
+
+
+def identify_avalanche_points(
+    windows: Mapping[str, Mapping[str, Any]], threshold: float = 0.15
+) -> list[dict[str, Any]]:
+    """The windows from which damage spreads: [{layer_range, degradation, severity}], the worst first.
+
+    Compared with the nearest windows that share no layer: overlapping ones can hardly differ by a factor of 1.5.
+    """
+    rows = sorted(windows.items(), key=lambda item: (item[1]["start_layer"], item[1]["end_layer"]))
+    found = []
+    for name, row in rows:
+        loss = row.get("degradation")
+        if loss is None or not loss > threshold:
+            continue
+        before = [other for _, other in rows if other["end_layer"] < row["start_layer"]]
+        after = [other for _, other in rows if other["start_layer"] > row["end_layer"]]
+        nearest = [*before[-1:], *after[:1]]
+        if all(loss >= STANDS_OUT * (other.get("degradation") or 0.0) for other in nearest):
+            severity = "CRITICAL" if loss > CRITICAL else "HIGH"
+            found.append({"layer_range": name, "degradation": loss, "severity": severity})
+    return sorted(found, key=lambda point: -point["degradation"])
+
+
+def layer_degradation(windows: Mapping[str, Mapping[str, Any]]) -> dict[int, float]:
+    """A layer's own degradation: the mean over the windows that contain it."""
+    found: dict[int, list[float]] = {}
+    for row in windows.values():
+        for layer in range(row["start_layer"], row["end_layer"] + 1):
+            if row.get("degradation") is not None:
+                found.setdefault(layer, []).append(row["degradation"])
+    return {layer: sum(losses) / len(losses) for layer, losses in sorted(found.items())}
+
+
+def amplification(window: Estimate, layers: Sequence[Estimate]) -> Estimate | None:
+    """KL of a window over the sum of its layers' KLs; None where these are nothing.
+
+    The interval takes the figures as independent, on the logarithm.
+    """
+    total = sum(layer.value for layer in layers)
+    if not (window.value > 0 and 0 < total < float("inf")):
+        return None
+    value = window.value / total
+    of_layers = sqrt(sum(layer.stderr**2 for layer in layers)) / total
+    spread = sqrt((window.stderr / window.value) ** 2 + of_layers**2)
+    ends = (exp(log(value) - 1.96 * spread), exp(log(value) + 1.96 * spread))
+    return Estimate(value, *ends, value * spread, window.n)
+
+

@@ -1,0 +1,315 @@
+"""The stages of a diagnosis, each computed once, when it is first asked for.
+
+    coverage -> clean run -> map -> operators, windows, groups -> checks -> critical thresholds -> channels
+
+Every figure comes from a point on the bench or from the map; this file decides which points.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..capturing import capture
+from ..injection import Coverage, survey
+from ..measure.agreement import Agreement, agreement_panel
+from ..measure.batches import EvaluationSet
+from ..measure.hessian import HessianTrace, hessian_trace
+from ..measure.intervals import Estimate
+from ..noise import Noise, make_noise
+from ..points import Bench, Point, Result
+from ..sites import Layout, Selector
+from ..specs import OUTSIDE, DiagnosisSpec, Layer, Selection
+from .by_layer import Window, amplification, group_windows, sliding_windows
+from .by_operator import operator_points, together_points
+from .channel_report import ChannelReport
+from .channels import detect
+from .checking import CheckedMap, cell_point, choose_checks, correct
+from .mapping import MOMENTS, SensitivityMap, map_sensitivity
+from .progress import Progress, silent
+from .rows import Row
+from .sensing import Cell
+from .thresholds import Link, Threshold, search
+
+__all__ = ["Diagnosis"]
+
+VERIFIED = 3
+"""critical thresholds that are searched for by injection; the rest are predicted"""
+
+
+class Diagnosis:
+    """A diagnosis under way. `cost` counts forward-pass equivalents over the evaluation set."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: EvaluationSet,
+        spec: DiagnosisSpec,
+        *,
+        calibration: EvaluationSet | None = None,
+        tokenizer: Any = None,
+        max_new_tokens: int = 512,
+        blocks: str | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        self.model, self.data, self.spec = model, data, spec
+        self.calibration = calibration or data
+        self.layout = Layout.of(model, blocks=blocks)
+        self.bench = Bench(model, data, layout=self.layout, tokenizer=tokenizer, max_new_tokens=max_new_tokens)
+        self.noise: Noise = make_noise(spec.error_type, spec.noise_scale)
+        self.selection = Selection(spec.layers, spec.operators)
+        self.costs: dict[str, float] = {}
+        """forward-pass equivalents by stage"""
+        self._blocks = blocks
+        self._progress = progress
+        self._meant = Selector(self.selection, self.layout)
+
+    @property
+    def cost(self) -> float:
+        """Forward-pass equivalents of all stages so far."""
+        return sum(self.costs.values())
+
+    # --- what there is ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """Every site of the model."""
+        return survey(self.model, blocks=self._blocks)
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The operators of each layer that are asked for."""
+        found = dict.fromkeys(
+            (site.layer, site.operator)
+            for site in self.coverage.sites
+            if site.layer is not None and self._meant(site.layer, site.operator, site.module)
+        )
+        return tuple((layer, operator) for layer, operator in found if layer is not None)
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """The blocks that are asked for."""
+        return tuple(sorted({layer for layer, _ in self.cells if isinstance(layer, int)}))
+
+    # --- the map ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def map(self) -> SensitivityMap | None:
+        """The map from gradients; None for noise that is not random and dense."""
+        if self.noise.name not in MOMENTS:
+            return None
+        tick = self._progress("map", len(self.data.batches))
+        found = map_sensitivity(
+            self.model, self.data, selection=self.selection, seed=self.spec.seed, layout=self.layout, progress=tick
+        )
+        self.costs["map"] = found.cost
+        return found
+
+    @cached_property
+    def checked(self) -> CheckedMap | None:
+        """The map after its most fragile cells and a random share were injected for real."""
+        if self.map is None:
+            return None
+        predicted = self.map.predict(self.noise)
+        count = len(predicted) if self.spec.sampled == "all" else max(8, len(self.layers))
+        chosen = choose_checks(predicted, count, seed=self.spec.seed)
+        points = {cell: cell_point(cell, self.noise, **self._draws) for cell in chosen}
+        return correct(predicted, self._run("checks", points))
+
+    # --- operators and layers -----------------------------------------------------------------------------------
+
+    @cached_property
+    def operators(self) -> list[Row]:
+        """Level 1: one row per operator over all blocks, and one for each of embed, final_norm, head."""
+        return self._rows("operators", operator_points(self.cells, self.noise, **self._draws))
+
+    @cached_property
+    def together(self) -> list[Row]:
+        """All operators at once, and the core ones."""
+        return self._rows("together", together_points(self.cells, self.noise, **self._draws))
+
+    @cached_property
+    def windows(self) -> dict[Window, Row]:
+        """Level 2: sliding windows."""
+        size = min(self.spec.window_size, len(self.layers))
+        return self._over_layers("windows", {w.name: w for w in sliding_windows(self.layers, size, self.spec.step_size)})
+
+    @cached_property
+    def groups(self) -> dict[str, tuple[Window, Row]]:
+        """Early, middle and late layers."""
+        groups = group_windows(self.layers)
+        rows = self._over_layers("groups", groups)
+        return {name: (window, rows[window]) for name, window in groups.items()}
+
+    @cached_property
+    def single_layers(self) -> dict[int, Row]:
+        """Each layer alone, injected; empty unless all is to be sampled."""
+        if self.spec.sampled != "all":
+            return {}
+        found = self._over_layers("layers", {f"L{layer}": Window(layer, layer) for layer in self.layers})
+        return {window.first: row for window, row in found.items()}
+
+    def layer_kl(self, layer: Layer) -> Estimate | None:
+        """A layer's KL: injected if that was done, else the sum of its cells of the map."""
+        if isinstance(layer, int) and layer in self.single_layers:
+            return self.single_layers[layer].kl
+        return self.checked.layer(layer) if self.checked is not None else None
+
+    def amplification(self, window: Window) -> Estimate | None:
+        """How much more a window does than the sum of its layers."""
+        parts = [self.layer_kl(layer) for layer in window.layers]
+        known = [part for part in parts if part is not None]
+        return amplification(self.windows[window].kl, known) if len(known) == len(parts) else None
+
+    # --- critical thresholds ------------------------------------------------------------------------------------
+
+    @cached_property
+    def thresholds(self) -> dict[str, Threshold]:
+        """The smallest scale that costs too much accuracy, for each layer and operator of the levels asked for."""
+        rows = self._measured_rows
+        link = Link.fit(rows)
+        places = self._threshold_places()
+        if link is None or not places:
+            return {}
+        target, scale = self.spec.target_degradation, self.spec.noise_scale
+        found = {name: Threshold(name, link.threshold(kl, scale, target)) for name, (_, kl) in places.items()}
+        worst = sorted(found, key=lambda name: found[name].predicted.value)
+        chosen = worst if self.spec.sampled == "all" else worst[:VERIFIED]
+        known = {row.name: row.degradation.value for row in rows}
+        tick = self._progress("thresholds", len(chosen))
+        before = self.bench.cost
+        for name in chosen:
+            found[name] = self._verify(found[name], places[name][0], known.get(name))
+            tick()
+        self.costs["thresholds"] = self.bench.cost - before
+        return found
+
+    def _threshold_places(self) -> dict[str, tuple[Point, Estimate]]:
+        """What has a threshold: the point to inject, and its KL at the scale of the run."""
+        found: dict[str, tuple[Point, Estimate]] = {}
+        if self.spec.includes("operator"):
+            found |= {row.name: (row.result.point, row.kl) for row in self.operators if not row.failed}
+        if self.spec.includes("layer"):
+            for layer in self.layers:
+                if (kl := self.layer_kl(layer)) is not None:
+                    window = Window(layer, layer)
+                    found[window.name] = (window.point(self.noise, self.spec.operators, **self._draws), kl)
+        return found
+
+    def _verify(self, threshold: Threshold, point: Point, known: float | None) -> Threshold:
+        def degradation(asked: Point) -> float:
+            result = self.bench.run(asked)
+            return 1.0 if result.comparison is None else result.comparison.degradation.value
+
+        between, evaluations = search(
+            point,
+            degradation,
+            target=self.spec.target_degradation,
+            start=threshold.predicted.value,
+            known=None if known is None else {self.spec.noise_scale: known},
+        )
+        return Threshold(threshold.name, threshold.predicted, between, evaluations)
+
+    @property
+    def _measured_rows(self) -> list[Row]:
+        """Everything injected at the levels asked for."""
+        found: list[Row] = []
+        if self.spec.includes("operator"):
+            found += [*self.operators, *self.together]
+        if self.spec.includes("layer"):
+            found += [*self.windows.values(), *self.single_layers.values()]
+        return found
+
+    # --- channels and curvature ---------------------------------------------------------------------------------
+
+    @cached_property
+    def channels(self) -> ChannelReport:
+        """Level 3: outlier channels of the default projections."""
+        tick = self._progress("channels", len(self.calibration.batches))
+        device = next(self.model.parameters()).device
+        with capture(self.model, persistence=self.spec.outlier_threshold, blocks=self._blocks) as captured:
+            for batch in self.calibration:
+                with torch.no_grad():
+                    self.model(**batch.inputs(device))
+                tick()
+        self.costs["channels"] = self.calibration.rows / self.data.rows
+        return detect(captured)
+
+    @cached_property
+    def hessian(self) -> HessianTrace | None:
+        """The Hessian's trace by layer, if it was asked for."""
+        if not self.spec.curvature:
+            return None
+        found = hessian_trace(self.model, self.data, seed=self.spec.seed)
+        self.costs["curvature"] = found.cost
+        return found
+
+    @cached_property
+    def agreement(self) -> Agreement | None:
+        """Whether cheaper measures rank the layers as noise does."""
+        sensitivity = {layer: found.value for layer in self.layers if (found := self.layer_kl(layer)) is not None}
+        if len(sensitivity) < 3 or self.map is None:
+            return None
+        columns: dict[str, Mapping[Layer, float]] = {
+            "sensitivity": sensitivity,
+            "fisher": self._fisher_by_layer(self.map),
+            "sparsity": {layer: share for layer, share in self.map.sparsity.items() if layer in sensitivity},
+        }
+        if self.spec.includes("channel"):
+            columns["outliers"] = self._outliers_by_layer()
+        if self.hessian is not None:
+            columns["hessian_trace"] = {layer: found.value for layer, found in self.hessian.layers.items()}
+        return agreement_panel({name: column for name, column in columns.items() if column}, seed=self.spec.seed)
+
+    def _fisher_by_layer(self, found: SensitivityMap) -> dict[Layer, float]:
+        """Fisher information of the activations, summed over the products of each layer."""
+        sums: dict[Layer, float] = {}
+        for (layer, operator), figure in found.absolute.items():
+            if operator == "linear" and layer not in OUTSIDE:
+                sums[layer] = sums.get(layer, 0.0) + figure.value
+        return sums
+
+    def _outliers_by_layer(self) -> dict[Layer, float]:
+        home = {path: self.layout.home.get(module) for module, path in self.layout.paths.items()}
+        sums: dict[Layer, float] = {layer: 0.0 for layer in self.layers}
+        for path, module in self.channels.modules.items():
+            layer = home.get(path)
+            if layer in sums and layer is not None:
+                sums[layer] += len(module.outliers)
+        return sums
+
+    # --- running points -----------------------------------------------------------------------------------------
+
+    @property
+    def _draws(self) -> dict[str, int]:
+        return {"seed": self.spec.seed, "trials": self.spec.trials}
+
+    def _over_layers(self, stage: str, windows: Mapping[str, Window]) -> dict[Window, Row]:
+        points = {name: w.point(self.noise, self.spec.operators, **self._draws) for name, w in windows.items()}
+        rows = self._rows(stage, points)
+        return dict(zip(windows.values(), rows, strict=True))
+
+    def _rows(self, stage: str, points: Mapping[str, Point]) -> list[Row]:
+        return [Row(name, result) for name, result in self._run(stage, points).items()]
+
+    def _run(self, stage: str, points: Mapping[Any, Point]) -> dict[Any, Result]:
+        """The results of a stage's points, in their order."""
+        self._start_clean()
+        tick = self._progress(stage, len(points))
+        before = self.bench.cost
+        found = {}
+        for name, point in points.items():
+            found[name] = self.bench.run(point)
+            tick()
+        self.costs[stage] = self.bench.cost - before
+        return found
+
+    def _start_clean(self) -> None:
+        if "clean" not in self.costs:
+            before = self.bench.cost
+            _ = self.bench.clean, self.bench.resumes
+            self.costs["clean"] = self.bench.cost - before
+
+

@@ -1,0 +1,137 @@
+"""Critical thresholds: the smallest noise scale that costs more than a tenth of the accuracy.
+
+Predicted for every layer and operator from the map: KL grows with the square of the scale, and how much accuracy a KL
+costs this model on this data is read off the points that were injected (`Link`). Verified by a search on a grid of
+0.001 up to 0.20, with the same draws at every scale, for the places that are predicted to be worst.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import exp, inf, log, nan, sqrt
+from typing import Any
+
+import numpy as np
+
+from ..measure.intervals import Estimate
+from ..measure.readings import read
+from ..points import Point
+from .rows import Row
+
+__all__ = ["GRID", "LARGEST", "Link", "Threshold", "search"]
+
+GRID = 0.001
+LARGEST = 0.20
+_USABLE = (0.01, 0.6)
+"""degradations that tell how accuracy falls with KL: below, it is noise, above, the model is broken"""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Degradation = exp(intercept + slope log KL), fitted to measured points; `spread` is the scatter of the log."""
+
+    intercept: float
+    slope: float
+    spread: float
+    points: int
+
+    @classmethod
+    def fit(cls, rows: Iterable[Row]) -> "Link | None":
+        """From the rows that lost some accuracy, but not most of it; None where these are fewer than three."""
+        used = [
+            (log(row.kl.value), log(row.degradation.value))
+            for row in rows
+            if row.conclusive and _USABLE[0] < row.degradation.value < _USABLE[1] and row.kl.value > 0
+        ]
+        if len(used) < 3:
+            return None
+        x, y = np.array(used).T
+        slope = float(np.clip(np.polyfit(x, y, 1)[0], 0.25, 2.0)) if float(np.ptp(x)) > 0.5 else 0.5
+        intercept = float((y - slope * x).mean())
+        spread = float(np.sqrt(np.square(y - intercept - slope * x).sum() / max(1, len(used) - 2)))
+        return cls(intercept, slope, spread, len(used))
+
+    def kl_at(self, degradation: float) -> float:
+        """The KL that goes with so much loss."""
+        return exp((log(degradation) - self.intercept) / self.slope)
+
+    def threshold(self, kl: Estimate, scale: float, target: float) -> Estimate:
+        """The scale at which a place that gives `kl` at `scale` loses `target`, KL growing as the square."""
+        if not kl.value > 0:
+            return Estimate(inf, LARGEST, inf, nan, kl.n)
+        value = scale * sqrt(self.kl_at(target) / kl.value)
+        relative = 0.5 * sqrt((kl.stderr / kl.value) ** 2 + (self.spread / self.slope) ** 2)
+        factor = exp(min(1.96 * relative, 700.0))
+        return Estimate(value, value / factor, value * factor, value * relative, kl.n)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The critical threshold of one place, predicted, and measured where it was searched for."""
+
+    name: str
+    predicted: Estimate
+    measured: tuple[float, float] | None = None
+    """the last scale that did not lose too much, and the next on the grid, which did; (0.2, inf) if none does"""
+    evaluations: int = 0
+
+    @property
+    def value(self) -> float:
+        """What stands."""
+        return self.measured[1] if self.measured is not None else self.predicted.value
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; a threshold beyond the search is null."""
+        return {
+            "critical_threshold": self.value if self.value <= LARGEST else None,
+            "risk": read("critical threshold", min(self.value, 1.0)),
+            "how": "measured" if self.measured is not None else "predicted",
+            "predicted": self.predicted.value if self.predicted.value <= LARGEST else None,
+            "predicted_interval": [min(self.predicted.low, LARGEST), min(self.predicted.high, LARGEST)],
+            "measured_between": list(self.measured) if self.measured is not None else None,
+            "evaluations": self.evaluations,
+        }
+
+
+def search(
+    point: Point,
+    degradation: Callable[[Point], float],
+    *,
+    target: float,
+    start: float = 0.05,
+    known: Mapping[float, float] | None = None,
+) -> tuple[tuple[float, float], int]:
+    """The two neighbours on the grid between which the degradation passes `target`, and how many points it took.
+
+    `known` are degradations measured already, by scale. Degradation is taken to grow with the scale.
+    """
+    steps = round(LARGEST / GRID)
+    found = {round(scale / GRID): loss for scale, loss in (known or {}).items() if _on_grid(scale)} | {0: 0.0}
+    guess = min(max(1, round(start / GRID)), steps)
+    evaluations = 0
+    while True:
+        low = max(at for at, loss in found.items() if loss <= target)
+        high = min((at for at, loss in found.items() if loss > target and at > low), default=steps + 1)
+        if high - low <= 1:
+            break
+        at = _next(low, high, found, target, guess, steps)
+        found[at] = degradation(replace(point, scale=at * GRID))
+        evaluations += 1
+    upper = inf if high > steps else high * GRID
+    return (low * GRID, upper), evaluations
+
+
+def _next(low: int, high: int, found: Mapping[int, float], target: float, guess: int, steps: int) -> int:
+    """The next step of the grid to try: the prediction first, then where a straight line between the ends passes."""
+    if low < guess < high and guess not in found:
+        return guess
+    if high > steps:  # nothing lost enough yet: go on by half again, then to the end
+        return min(steps, max(low + 1, round(low * 1.5)))
+    below, above = found[low], found[high]
+    share = (target - below) / (above - below)
+    at = low + max(1, min(high - low - 1, round(share * (high - low))))
+    # a line that always falls short on one side would creep: from there on the middle
+    return at if len(found) < 8 else (low + high) // 2
+
+
+def _on_grid(scale: float) -> bool:
+    return abs(scale / GRID - round(scale / GRID)) < 1e-6 and 0 < scale <= LARGEST

@@ -1,0 +1,40 @@
+"""Strict JSON, the same bytes for the same report: no bare NaN, no infinity, keys in the order they were written."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["decode", "encode"]
+
+_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(value: Any) -> str:
+    """The JSON text; numbers that are not finite become {"non_finite": "NaN"} and the like."""
+    return json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def decode(text: str) -> Any:
+    """The value of such a text."""
+    return json.loads(text, object_hook=_number)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"non_finite": _name(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    raise TypeError(f"a report holds plain values, not {type(value).__name__}")
+
+
+def _name(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _number(found: dict[str, Any]) -> Any:
+    return _NAMES.get(found["non_finite"], found) if set(found) == {"non_finite"} else found

@@ -1,0 +1,65 @@
+"""The report of a diagnosis. Sections are plain values, so that what is shown is what was saved."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import store
+from ..errors import InputError
+from .encoding import decode, encode
+from .summary import summarise
+from .table import MapTable
+
+__all__ = ["SCHEMA_VERSION", "Report"]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a diagnosis found. `sections` has the documented keys; print it for the summary.
+
+    Nothing in it depends on the clock, the host or a path: the same question gives the same bytes.
+    """
+
+    sections: Mapping[str, Any]
+
+    @property
+    def map(self) -> MapTable:
+        """The sensitivity map at the noise scale of the run, one row a cell."""
+        return MapTable(self.sections.get("map", {}).get("cells", ()))
+
+    @property
+    def risk(self) -> str:
+        """HIGH, MODERATE or LOW."""
+        return str(self.sections["executive_summary"]["overall_risk_level"])
+
+    def to_json(self) -> str:
+        """Strict JSON."""
+        return encode(self.sections)
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes `report.json` into a directory, which is made if needed; where it is."""
+        home = store.make_directory(Path(directory))
+        store.atomic_write(home / "report.json", self.to_json().encode())
+        return home / "report.json"
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Report":
+        """The report of a directory, or of a JSON file."""
+        file = Path(path)
+        file = file / "report.json" if file.is_dir() else file
+        try:
+            sections = decode(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: not a report ({' '.join(str(error).split())})") from None
+        if not isinstance(sections, dict) or sections.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(f"{file}: not a report of schema version {SCHEMA_VERSION}")
+        return cls(sections)
+
+    def __str__(self) -> str:
+        return summarise(self.sections)
+
+    def __repr__(self) -> str:
+        return f"<Report: risk {self.risk}, {len(self.map)} cells>"
