@@ -71,7 +71,7 @@ class Kept:
     def get(self) -> Tensor:
         """The tensor, bit for bit as it was put."""
         if self._tensor is None:
-            assert self._load is not None  # noqa: S101 - it is one or the other
+            assert self._load is not None
             return self._load()
         if self._tensor._version != self._version:
             raise ModelError("a stored hidden state was changed in place by the model; it cannot be resumed from")
@@ -133,7 +133,7 @@ class Recording:
 
     def _skip(self, at: int, _forward: Any, *args: Any, last: int, **kwargs: Any) -> Any:
         output = self._outputs[at]
-        assert output is not None  # noqa: S101 - resume() has looked
+        assert output is not None
         if at == last:
             return output.again()
         hidden = next((given for given in (*args, *kwargs.values()) if isinstance(given, Tensor)), None)

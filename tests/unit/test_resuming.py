@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import DECODERS, build, tokens
 from torch import nn
 
 import noisescope
+from families import DECODERS, build, tokens
 from noisescope.errors import InputError, ModelError
 from noisescope.injection import forwards_replaced
 from noisescope.resuming import Recording, Shelf
@@ -17,7 +17,9 @@ from noisescope.sites import Layout
 NOISE = noisescope.RelativeGaussian(0.1)
 
 
-def recorded(model: nn.Module, inputs: dict[str, torch.Tensor], *, budget: int = 2**30) -> tuple[Recording, torch.Tensor]:
+def recorded(
+    model: nn.Module, inputs: dict[str, torch.Tensor], *, budget: int = 2**30
+) -> tuple[Recording, torch.Tensor]:
     recording = Recording(Layout.of(model), Shelf(budget))
     with torch.no_grad(), recording.record():
         return recording, model(**inputs, use_cache=False).logits

@@ -19,7 +19,7 @@ __all__ = ["bars"]
 def bars() -> Iterator["Progress"]:
     """What to hand to a long run; the bars are gone when the block ends."""
     if not sys.stderr.isatty():
-        yield lambda stage, total: lambda: None
+        yield lambda _stage, _total: lambda: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

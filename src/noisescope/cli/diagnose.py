@@ -140,7 +140,9 @@ def diagnose(
             progress=progress,
         )
     saved = report.save(output)
-    sys.stdout.write(f"{_headline(loaded, report)}\n\n{report}\n\n{_cost(time.monotonic() - started)}\nReport: {saved}\n")
+    sys.stdout.write(
+        f"{_headline(loaded, report)}\n\n{report}\n\n{_cost(time.monotonic() - started)}\nReport: {saved}\n"
+    )
 
 
 def _flags(make: "Callable[[], DiagnosisSpec]") -> DiagnosisSpec:

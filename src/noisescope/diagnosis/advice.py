@@ -97,7 +97,8 @@ def _for_channels(channels: ChannelReport | None) -> list[tuple[float, dict[str,
     if channels is None or not channels.total_outlier_channels:
         return []
     worst = sorted(
-        (item for item in channels.modules.items() if item[1].outlier_percentage > 0.5), key=lambda item: -item[1].max_ratio
+        (item for item in channels.modules.items() if item[1].outlier_percentage > 0.5),
+        key=lambda item: -item[1].max_ratio,
     )
     found = []
     for path, module in worst[:3]:
@@ -109,11 +110,20 @@ def _for_channels(channels: ChannelReport | None) -> list[tuple[float, dict[str,
             if ratio >= 20
             else ("LOW", "quantise per channel where it is free")
         )
-        evidence = f"{len(module.outliers)} of {module.total_channels} channels above {channels.threshold:g}x the median"
+        evidence = (
+            f"{len(module.outliers)} of {module.total_channels} channels above {channels.threshold:g}x the median"
+        )
         found.append((ratio, _advice(priority, path, f"outlier channels up to {ratio:.0f}x", action, evidence)))
     fits = "SmoothQuant for W8A8, AWQ for W4A16, OmniQuant for W4A4"
-    evidence = f"{channels.total_outlier_channels} outlier channels, {channels.outlier_percentage:.2f}% of those looked at"
-    found.append((0.0, _advice("LOW", "quantisation", "activations have outlier channels", f"choose by format: {fits}", evidence)))
+    evidence = (
+        f"{channels.total_outlier_channels} outlier channels, {channels.outlier_percentage:.2f}% of those looked at"
+    )
+    found.append(
+        (
+            0.0,
+            _advice("LOW", "quantisation", "activations have outlier channels", f"choose by format: {fits}", evidence),
+        )
+    )
     return found
 
 

@@ -120,5 +120,3 @@ def amplification(window: Estimate, layers: Sequence[Estimate]) -> Estimate | No
     spread = sqrt((window.stderr / window.value) ** 2 + of_layers**2)
     ends = (exp(log(value) - 1.96 * spread), exp(log(value) + 1.96 * spread))
     return Estimate(value, *ends, value * spread, window.n)
-
-

@@ -4,7 +4,7 @@ Theory expects exponentials to be the most fragile, then norms, which divide by 
 activations; the order found is shown beside it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..noise import Noise
@@ -27,21 +27,21 @@ EXPECTED_ORDER: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def operator_points(cells: Iterable[Cell], noise: Noise, *, seed: int, trials: int) -> dict[str, Point]:
+def operator_points(cells: Sequence[Cell], noise: Noise, *, seed: int, trials: int) -> dict[str, Point]:
     """One point per operator type, over all blocks that have it, and one for each of embed, final_norm and head."""
     layers: dict[str, list[Layer]] = {}
     for layer, operator in cells:
         layers.setdefault(operator if isinstance(layer, int) else str(layer), []).append(layer)
-    inside = {name: layers[name] for name in OPERATORS if name in layers}
-    outside = {name: [name] for name in OUTSIDE if name in layers}
-    points: dict[str, Point] = {}
-    for name, where in {**inside, **outside}.items():
-        operators = (name,) if name in inside else tuple(operator for layer, operator in cells if layer == name)
-        points[name] = Point(Selection(tuple(dict.fromkeys(where)), operators), noise, seed, trials)
-    return points
+    inside = {name: Selection(tuple(layers[name]), (name,)) for name in OPERATORS if name in layers}
+    outside = {
+        name: Selection((name,), tuple(operator for layer, operator in cells if layer == name))
+        for name in OUTSIDE
+        if name in layers
+    }
+    return {name: Point(selection, noise, seed, trials) for name, selection in {**inside, **outside}.items()}
 
 
-def together_points(cells: Iterable[Cell], noise: Noise, *, seed: int, trials: int) -> dict[str, Point]:
+def together_points(cells: Sequence[Cell], noise: Noise, *, seed: int, trials: int) -> dict[str, Point]:
     """All operators of the blocks at once, and the core ones."""
     inside = [cell for cell in cells if isinstance(cell[0], int)]
     layers = tuple(dict.fromkeys(layer for layer, _ in inside))

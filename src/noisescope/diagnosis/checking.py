@@ -15,6 +15,7 @@ import numpy as np
 
 from ..keys import Key
 from ..measure.intervals import Estimate
+from ..measure.rank_correlation import rank_correlations
 from ..noise import Noise
 from ..points import Point, Result
 from ..specs import Layer, Selection
@@ -110,7 +111,9 @@ def correct(predicted: Mapping[Cell, Estimate], results: Mapping[Cell, Result]) 
         if carrying_helps(found := [gap for (_, other), gap in gaps.items() if other == operator])
     }
     cells = {cell: _stand(estimate, measured.get(cell), factors.get(cell[1])) for cell, estimate in predicted.items()}
-    return CheckedMap(cells, factors, _agreement([(predicted[cell].value, found.value) for cell, found in measured.items()]))
+    return CheckedMap(
+        cells, factors, _agreement([(predicted[cell].value, found.value) for cell, found in measured.items()])
+    )
 
 
 def carrying_helps(gaps: Sequence[float]) -> bool:
@@ -145,30 +148,15 @@ def _agreement(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """How prediction and measurement compare over the checked cells."""
     if len(pairs) < 3:
         return {"checked": len(pairs), "spearman": None, "ratio_median": None, "ratio_quartiles": None}
-    from scipy.stats import spearmanr
-
     predicted, measured = np.array(pairs).T
     ratios = predicted / measured
+    rank, _ = rank_correlations(predicted, measured, key=Key(0, "agreement"))
     return {
         "checked": len(pairs),
-        "spearman": float(spearmanr(predicted, measured).statistic),
-        "spearman_interval": _bootstrap(predicted, measured),
+        "spearman": rank.as_json(),
         "ratio_median": float(np.median(ratios)),
         "ratio_quartiles": [float(part) for part in np.quantile(ratios, [0.25, 0.75])],
     }
-
-
-def _bootstrap(first: np.ndarray, second: np.ndarray, draws: int = 1000) -> list[float]:
-    """A 95% percentile interval of Spearman's correlation, cells drawn with replacement."""
-    from scipy.stats import rankdata
-
-    rng = np.random.default_rng(Key(0, "bootstrap").digest)
-    some = rng.integers(len(first), size=(draws, len(first)))
-    a, b = (rankdata(part[some], axis=1) for part in (first, second))
-    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
-    return [float(part) for part in np.nanquantile(found, [0.025, 0.975])]
 
 
 def _sum(found: Iterable[Estimate]) -> Estimate:

@@ -1,9 +1,9 @@
 """`diagnose`: where a model is fragile, as one report.
 
-    report = noisescope.diagnose(model, texts, tokenizer=tokenizer)
-    print(report)
-    report.map.top(10)
-    report.save("out")
+report = noisescope.diagnose(model, texts, tokenizer=tokenizer)
+print(report)
+report.map.top(10)
+report.save("out")
 """
 
 from typing import Any
@@ -97,6 +97,8 @@ def _refuse(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     writes = getattr(model, "can_generate", None)
     if getattr(config, "is_encoder_decoder", False) or (callable(writes) and not writes()):
-        raise ModelError(f"{type(model).__name__}: diagnose needs a causal language model, one that predicts next tokens")
+        raise ModelError(
+            f"{type(model).__name__}: diagnose needs a causal language model, one that predicts next tokens"
+        )
     if model.training:
         raise InputError("model: it is in training mode, where dropout adds noise of its own; call model.eval() first")

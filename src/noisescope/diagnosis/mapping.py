@@ -99,9 +99,7 @@ def map_sensitivity(
     return found.read(sensing, passes)
 
 
-def _weigh(
-    model: nn.Module, batch: Batch, sensing: Sensing, *, layout: Layout, labels: Key, passes: int
-) -> None:
+def _weigh(model: nn.Module, batch: Batch, sensing: Sensing, *, layout: Layout, labels: Key, passes: int) -> None:
     """One forward pass and its backward passes; the sums are left in `sensing`."""
     device = next(model.parameters()).device
     try:
@@ -125,7 +123,9 @@ def score_of_sampled(logits: Tensor, batch: Batch, key: Key) -> Tensor:
     score = torch.zeros_like(logits)
     probabilities = torch.softmax(logits[counted].float(), -1)
     labels = torch.multinomial(probabilities, 1, generator=key.generator(logits.device))
-    score[counted] = probabilities.neg_().scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float32)).to(score)
+    score[counted] = (
+        probabilities.neg_().scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float32)).to(score)
+    )
     return score
 
 
@@ -164,5 +164,3 @@ class _Gathered:
         tokens = [part.sum(keepdims=True) if by_batch else part for part in self.tokens]
         sums = [part.sum(keepdims=True) if by_batch else part for part in parts]
         return ratio(np.concatenate(sums) / passes, np.concatenate(tokens), positive=True)
-
-

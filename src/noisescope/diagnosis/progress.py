@@ -9,11 +9,11 @@ __all__ = ["Progress", "silent"]
 class Progress(Protocol):
     """Called when a stage begins, with its name and number of steps; gives what to call after each of them."""
 
-    def __call__(self, stage: str, total: int) -> Callable[[], None]:
+    def __call__(self, stage: str, total: int, /) -> Callable[[], None]:
         """The stage's tick."""
         ...
 
 
-def silent(stage: str, total: int) -> Callable[[], None]:
+def silent(_stage: str, _total: int) -> Callable[[], None]:
     """Says nothing."""
     return lambda: None

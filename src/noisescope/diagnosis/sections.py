@@ -16,7 +16,7 @@ from .by_operator import order_panel
 from .mapping import SensitivityMap
 from .stages import Diagnosis
 
-__all__ = ["SCHEMA_VERSION", "sections"]
+__all__ = ["SCHEMA_VERSION", "environment", "sections", "window_rows"]
 
 SCHEMA_VERSION = 1
 TOP_CHANNELS = 5
@@ -29,7 +29,7 @@ def sections(run: Diagnosis, *, name: str) -> dict[str, Any]:
     looks_inside = spec.includes("operator") or spec.includes("layer")
     the_map = _map(run) if looks_inside else {}
     operators = run.operators if spec.includes("operator") else []
-    windows = _windows(run) if spec.includes("layer") else {}
+    windows = window_rows(run) if spec.includes("layer") else {}
     conclusive = not looks_inside or _conclusive(run)
     avalanches = identify_avalanche_points(windows, spec.avalanche_threshold) if windows and conclusive else []
     channels = run.channels if spec.includes("channel") else None
@@ -94,16 +94,14 @@ def _top_channels(found: SensitivityMap) -> dict[str, Any]:
     return rows
 
 
-def _windows(run: Diagnosis) -> dict[str, Any]:
-    found = {}
+def window_rows(run: Diagnosis, *, amplified: bool = True) -> dict[str, dict[str, Any]]:
+    """The windows by name; with their amplification, which needs the map."""
+    found: dict[str, dict[str, Any]] = {}
     for window, row in run.windows.items():
-        more = run.amplification(window)
-        found[window.name] = {
-            "start_layer": window.first,
-            "end_layer": window.last,
-            **row.as_json(),
-            "amplification": more.as_json() if more else None,
-        }
+        found[window.name] = {"start_layer": window.first, "end_layer": window.last, **row.as_json()}
+        if amplified:
+            more = run.amplification(window)
+            found[window.name]["amplification"] = more.as_json() if more else None
     return found
 
 
@@ -187,5 +185,3 @@ def environment(model: Any) -> dict[str, Any]:
         "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
         "parameters": sum(p.numel() for p in model.parameters()),
     }
-
-

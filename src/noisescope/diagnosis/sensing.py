@@ -125,7 +125,9 @@ class Sensing:
 
     def copy_changed(self) -> bool:
         """True if the pass has changed values in place: from now on they are copied, and the pass must run again."""
-        changed = {(site.module, site.operator) for late in self._pending.values() if late.changed for site in late.sites}
+        changed = {
+            (site.module, site.operator) for late in self._pending.values() if late.changed for site in late.sites
+        }
         self._copied |= changed
         return bool(changed)
 
@@ -153,17 +155,14 @@ class Sensing:
             self._add(site, weighed, plain)
 
     def _add(self, site: Site, weighed: Tensor, plain: Tensor) -> None:
-        assert site.layer is not None  # noqa: S101 - wants() has seen to it
+        assert site.layer is not None
         cell = site.layer, site.operator
         with torch.no_grad(), torch._C.DisableTorchFunction():
             relative, absolute = (self._by_row(part, site) for part in (weighed, plain))
             self._add_channels(site, relative.sum(0), absolute.sum(0))
             by_sequence = [part.sum(1, dtype=torch.float64) for part in (relative, absolute)]
         for sums, part in zip((self.relative, self.absolute), by_sequence, strict=True):
-            before = sums.get(cell)
-            if before is not None and len(before) != len(part):  # one of its sites is not ordered by sequence
-                before, part = before.sum().view(1), part.sum().view(1)
-            sums[cell] = part if before is None else before + part
+            sums[cell] = _joined(sums[cell], part) if cell in sums else part
 
     def _by_row(self, value: Tensor, site: Site) -> Tensor:
         """Sums of a value by sequence and channel; by channel alone where sequences cannot be told apart."""
@@ -190,3 +189,6 @@ class Sensing:
             sums.absolute += absolute
 
 
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    """Their sum by sequence; in all where one of them is not ordered by sequence."""
+    return first + second if len(first) == len(second) else (first.sum() + second.sum()).view(1)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..capturing import capture
+from ..capturing import Capture, capture
 from ..injection import Coverage, survey
 from ..measure.agreement import Agreement, agreement_panel
 from ..measure.batches import EvaluationSet
@@ -64,6 +64,7 @@ class Diagnosis:
         """forward-pass equivalents by stage"""
         self._blocks = blocks
         self._progress = progress
+        self._captured: Capture | None = None
         self._meant = Selector(self.selection, self.layout)
 
     @property
@@ -134,7 +135,9 @@ class Diagnosis:
     def windows(self) -> dict[Window, Row]:
         """Level 2: sliding windows."""
         size = min(self.spec.window_size, len(self.layers))
-        return self._over_layers("windows", {w.name: w for w in sliding_windows(self.layers, size, self.spec.step_size)})
+        return self._over_layers(
+            "windows", {w.name: w for w in sliding_windows(self.layers, size, self.spec.step_size)}
+        )
 
     @cached_property
     def groups(self) -> dict[str, tuple[Window, Row]]:
@@ -181,7 +184,7 @@ class Diagnosis:
         tick = self._progress("thresholds", len(chosen))
         before = self.bench.cost
         for name in chosen:
-            found[name] = self._verify(found[name], places[name][0], known.get(name))
+            found[name] = self._verify(found[name], places[name][0], known.get(name), spent=self.cost - before)
             tick()
         self.costs["thresholds"] = self.bench.cost - before
         return found
@@ -198,7 +201,9 @@ class Diagnosis:
                     found[window.name] = (window.point(self.noise, self.spec.operators, **self._draws), kl)
         return found
 
-    def _verify(self, threshold: Threshold, point: Point, known: float | None) -> Threshold:
+    def _verify(self, threshold: Threshold, point: Point, known: float | None, *, spent: float) -> Threshold:
+        """Searches for a threshold; `spent` is what the diagnosis has cost beside the bench."""
+
         def degradation(asked: Point) -> float:
             result = self.bench.run(asked)
             return 1.0 if result.comparison is None else result.comparison.degradation.value
@@ -209,8 +214,14 @@ class Diagnosis:
             target=self.spec.target_degradation,
             start=threshold.predicted.value,
             known=None if known is None else {self.spec.noise_scale: known},
+            go_on=lambda: self.spec.sampled == "all" or spent + self.bench.cost + self.spec.trials <= self.budget,
         )
         return Threshold(threshold.name, threshold.predicted, between, evaluations)
+
+    @property
+    def budget(self) -> float:
+        """Forward-pass equivalents that a diagnosis may cost, unless everything is to be sampled."""
+        return (2 * self.bench.layers + 20) * self.spec.trials
 
     @property
     def _measured_rows(self) -> list[Row]:
@@ -227,15 +238,19 @@ class Diagnosis:
     @cached_property
     def channels(self) -> ChannelReport:
         """Level 3: outlier channels of the default projections."""
-        tick = self._progress("channels", len(self.calibration.batches))
-        device = next(self.model.parameters()).device
-        with capture(self.model, persistence=self.spec.outlier_threshold, blocks=self._blocks) as captured:
-            for batch in self.calibration:
-                with torch.no_grad():
-                    self.model(**batch.inputs(device))
-                tick()
-        self.costs["channels"] = self.calibration.rows / self.data.rows
-        return detect(captured)
+        if self._captured is None:
+            tick = self._progress("channels", len(self.calibration.batches))
+            device = next(self.model.parameters()).device
+            with self._capture() as self._captured:
+                for batch in self.calibration:
+                    with torch.no_grad():
+                        self.model(**batch.inputs(device))
+                    tick()
+            self.costs["channels"] = self.calibration.tokens / self.data.tokens
+        return detect(self._captured)
+
+    def _capture(self) -> Capture:
+        return capture(self.model, persistence=self.spec.outlier_threshold, blocks=self._blocks)
 
     @cached_property
     def hessian(self) -> HessianTrace | None:
@@ -249,7 +264,9 @@ class Diagnosis:
     @cached_property
     def agreement(self) -> Agreement | None:
         """Whether cheaper measures rank the layers as noise does."""
-        sensitivity = {layer: found.value for layer in self.layers if (found := self.layer_kl(layer)) is not None}
+        sensitivity: dict[Layer, float] = {
+            layer: found.value for layer in self.layers if (found := self.layer_kl(layer)) is not None
+        }
         if len(sensitivity) < 3 or self.map is None:
             return None
         columns: dict[str, Mapping[Layer, float]] = {
@@ -258,9 +275,9 @@ class Diagnosis:
             "sparsity": {layer: share for layer, share in self.map.sparsity.items() if layer in sensitivity},
         }
         if self.spec.includes("channel"):
-            columns["outliers"] = self._outliers_by_layer()
+            columns["outlier_count"] = self._outliers_by_layer()
         if self.hessian is not None:
-            columns["hessian_trace"] = {layer: found.value for layer, found in self.hessian.layers.items()}
+            columns["hessian_trace"] = {layer: found.trace.value for layer, found in self.hessian.layers.items()}
         return agreement_panel({name: column for name, column in columns.items() if column}, seed=self.spec.seed)
 
     def _fisher_by_layer(self, found: SensitivityMap) -> dict[Layer, float]:
@@ -273,7 +290,7 @@ class Diagnosis:
 
     def _outliers_by_layer(self) -> dict[Layer, float]:
         home = {path: self.layout.home.get(module) for module, path in self.layout.paths.items()}
-        sums: dict[Layer, float] = {layer: 0.0 for layer in self.layers}
+        sums: dict[Layer, float] = dict.fromkeys(self.layers, 0.0)
         for path, module in self.channels.modules.items():
             layer = home.get(path)
             if layer in sums and layer is not None:
@@ -307,9 +324,12 @@ class Diagnosis:
         return found
 
     def _start_clean(self) -> None:
-        if "clean" not in self.costs:
-            before = self.bench.cost
-            _ = self.bench.clean, self.bench.resumes
-            self.costs["clean"] = self.bench.cost - before
-
-
+        """The clean run, in which channels are looked at too if they are asked for on the same data."""
+        if "clean" in self.costs:
+            return
+        before = self.bench.cost
+        if self.spec.includes("channel") and self.calibration is self.data:
+            with self._capture() as self._captured:
+                _ = self.bench.clean
+        _ = self.bench.clean, self.bench.resumes
+        self.costs["clean"] = self.bench.cost - before

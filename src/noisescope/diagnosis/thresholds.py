@@ -99,10 +99,12 @@ def search(
     target: float,
     start: float = 0.05,
     known: Mapping[float, float] | None = None,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> tuple[tuple[float, float], int]:
     """The two neighbours on the grid between which the degradation passes `target`, and how many points it took.
 
-    `known` are degradations measured already, by scale. Degradation is taken to grow with the scale.
+    `known` are degradations measured already, by scale. Degradation is taken to grow with the scale. When `go_on` says
+    no, the search ends with ends that are further apart.
     """
     steps = round(LARGEST / GRID)
     found = {round(scale / GRID): loss for scale, loss in (known or {}).items() if _on_grid(scale)} | {0: 0.0}
@@ -111,7 +113,7 @@ def search(
     while True:
         low = max(at for at, loss in found.items() if loss <= target)
         high = min((at for at, loss in found.items() if loss > target and at > low), default=steps + 1)
-        if high - low <= 1:
+        if high - low <= 1 or not go_on():
             break
         at = _next(low, high, found, target, guess, steps)
         found[at] = degradation(replace(point, scale=at * GRID))

@@ -6,6 +6,7 @@ Intervals are those of `intervals.ratio` over samples. Where the clean model doe
 standard errors, its degradation says nothing: `conclusive` is False, and the KL ranks instead.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, nan
@@ -65,12 +66,15 @@ class Outcome:
         )
 
     def __add__(self, other: "Outcome") -> "Outcome":
-        mine, theirs = self._sums(), other._sums()
-        return Outcome(*(a + b for a, b in zip(mine, theirs, strict=True)), chance=self.chance)
+        return self._with(a + b for a, b in zip(self._sums(), other._sums(), strict=True))
 
     def repeated(self, times: int) -> "Outcome":
         """The same outcome, as often as the noisy one was drawn."""
-        return Outcome(*(part * times for part in self._sums()), chance=self.chance)
+        return self._with(part * times for part in self._sums())
+
+    def _with(self, sums: Iterable[Sums]) -> "Outcome":
+        tokens, kl_nats, flips, nll_nats, correct, asked = sums
+        return Outcome(tokens, kl_nats, flips, nll_nats, correct, asked, self.chance)
 
     def _sums(self) -> tuple[Sums, ...]:
         return self.tokens, self.kl_nats, self.flips, self.nll_nats, self.correct, self.asked

@@ -32,8 +32,8 @@ class Estimate:
 
     def scaled(self, factor: float) -> "Estimate":
         """The estimate of a fixed multiple."""
-        ends = sorted((self.low * factor, self.high * factor))
-        return Estimate(self.value * factor, *ends, self.stderr * abs(factor), self.n)
+        low, high = sorted((self.low * factor, self.high * factor))
+        return Estimate(self.value * factor, low, high, self.stderr * abs(factor), self.n)
 
     def narrower_than(self, tolerance: float) -> bool:
         """True if the interval's half-width is within that share of the value."""

@@ -1,10 +1,10 @@
 """The summary on a terminal: what is fragile, what to do, and how far the figures can be trusted.
 
-    Risk: MODERATE (score 55)                                38 forward passes
+Risk: MODERATE (score 55)                                38 forward passes
 
-     where it is fragile       KL, nats/token        accuracy lost       severity
-     1  head                   0.46 [0.44, 0.48]     21% [18, 24]        CRITICAL
-    ...
+ where it is fragile       KL, nats/token        accuracy lost       severity
+ 1  head                   0.46 [0.44, 0.48]     21% [18, 24]        CRITICAL
+...
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,11 +61,11 @@ def _trust(sections: Mapping[str, Any]) -> str:
     found = sections["map"].get("agreement") or {}
     if not found.get("spearman"):
         return ""
-    low, high = found["spearman_interval"]
+    rank = found["spearman"]
     lines = [
         f"map: {len(sections['map']['cells'])} cells from {sections['map']['passes']} backward passes; agrees with "
-        f"injection: Spearman {found['spearman']:.2f} [{low:.2f}, {high:.2f}] over {found['checked']} checked cells, "
-        f"predicted/measured {found['ratio_median']:.2f}"
+        f"injection: Spearman {rank['value']:.2f} [{rank['low']:.2f}, {rank['high']:.2f}] over {found['checked']} "
+        f"checked cells, predicted/measured {found['ratio_median']:.2f}"
     ]
     if sections["map"]["corrections"]:
         moved = ", ".join(f"{name} x{factor:.2f}" for name, factor in sections["map"]["corrections"].items())

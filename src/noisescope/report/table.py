@@ -45,9 +45,7 @@ class MapTable:
 
     def __str__(self) -> str:
         head = ("layer", "operator", "KL, nats/token", "how")
-        lines = [head] + [
-            (str(row["layer"]), row["operator"], _interval(row["kl"]), row["how"]) for row in self.rows
-        ]
+        lines = [head] + [(str(row["layer"]), row["operator"], _interval(row["kl"]), row["how"]) for row in self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
