@@ -25,8 +25,10 @@ from ..sites import Layout, Selector, Site
 from ..specs import OUTSIDE, Layer, Phase, Selection, parse_layers, parse_names
 from .budget import Budget, expected_sites, tensor_bytes, token_embedding, value_bytes
 from .channels import ChannelStatistics, ChannelTally, tally_bytes
+from .persistence import Persistence, SampleCounts
 from .projections import default_projections
 from .scratch import Scratch
+from .sequences import Masks, grouped_modules, sequences_of
 from .table import table
 
 __all__ = ["Capture", "capture"]
@@ -53,6 +55,7 @@ class Capture:
         statistics: bool = True,
         inputs: bool = False,
         outputs: bool = False,
+        persistence: float | None = None,
         budget_bytes: int = DEFAULT_BUDGET,
         blocks: str | None = None,
     ) -> None:
@@ -65,7 +68,10 @@ class Capture:
         self._keeps_statistics, self._keeps_inputs, self._keeps_outputs = statistics, inputs, outputs
         self._budget = Budget(budget_bytes)
         self._tallies: dict[str, ChannelTally] = {}
-        self._scratch = Scratch()
+        self._samples = (
+            SampleCounts(persistence, grouped_modules(layout), self._budget) if persistence is not None else None
+        )
+        self._scratch, self._masks = Scratch(), Masks()
         self._selector = Selector(selection, layout)
         unsaid = selection.operators is None and selection.modules is None
         self._defaults = _projections(layout, selection) if unsaid else None
@@ -85,7 +91,7 @@ class Capture:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._scratch = Scratch()
+        self._scratch, self._masks = Scratch(), Masks()
         self._watch.observer = weakref.proxy(self)
         self._watch.__exit__(kind, error, trace)
         if kind is None:
@@ -95,6 +101,19 @@ class Capture:
     def statistics(self) -> dict[str, ChannelStatistics]:
         """Site name -> what its channels did so far."""
         return {name: tally.read() for name, tally in self._tallies.items()}
+
+    @property
+    def persistence(self) -> dict[str, Persistence | None]:
+        """Site name -> in how many samples its channels were outliers so far; None where rows are no samples.
+
+        Empty if it was not asked for.
+        """
+        return self._samples.read() if self._samples is not None else {}
+
+    @property
+    def persistence_threshold(self) -> float | None:
+        """The ratio above which a channel counted as an outlier of a sample, if that was asked for."""
+        return self._samples.threshold if self._samples is not None else None
 
     @property
     def steps(self) -> int:
@@ -167,7 +186,12 @@ class Capture:
             elif width > tally.width:
                 self._budget.take(tally_bytes(width - tally.width), f"the statistics of {site.name}")
                 tally.widen(width)
-            tally.fold(value.detach(), self._scratch)
+            value = value.detach()
+            scope = self._watch.scope
+            sequences = sequences_of(value, scope.frames, scope.step, self._masks)
+            tally.fold(value if sequences is None else sequences.without_padding(value), self._scratch)
+            if self._samples is not None:
+                self._samples.fold(site, value, sequences)
 
     def _foresee(self, tokens: int, step: int) -> None:
         """Refuses a forward pass whose tensors will not fit, before its first block."""
@@ -186,6 +210,8 @@ class Capture:
             for expected in self._expected
             if self._keeps_statistics and expected.site.name not in self._tallies
         )
+        if self._samples is not None:
+            statistics += sum(self._samples.bytes_expected(found.site, found.output_width) for found in self._expected)
         return statistics + (tokens * elements * value_bytes(self._model) if tokens else 0)
 
     # --- never a silent nothing ---------------------------------------------------------------------------------
@@ -235,6 +261,7 @@ def capture(
     statistics: bool = True,
     inputs: bool = False,
     outputs: bool = False,
+    persistence: float | None = None,
     budget_bytes: int = DEFAULT_BUDGET,
     blocks: str | None = None,
 ) -> Capture:
@@ -253,8 +280,11 @@ def capture(
         operators: names of the catalogue, or the group `norm`. An empty list means none.
         modules: patterns of module paths, globs or `re:` expressions; a module means all that is inside it.
         statistics: keep channel statistics of the operators' values; 1328 bytes a channel, however many tokens.
+            Padding, as the model's attention mask says, is left out where values are laid out by token.
         inputs: store the first operand of each operator, which is `x` for a linear.
         outputs: store the value of each operator.
+        persistence: also count in how many samples each channel is an outlier, with its largest abs above so many
+            times the median over channels (10 is usual); 16 bytes a channel more. `persistence.py` has the definition.
         budget_bytes: what statistics and stored tensors may take together. More is refused: when the block is
             entered, when a forward pass starts, or where a site's size is not known before, just before it is kept.
         blocks: where the blocks are, for a model whose structure is not recognised.
@@ -269,6 +299,8 @@ def capture(
     """
     if not (statistics or inputs or outputs):
         raise InputError("capture: statistics, inputs and outputs are all off, expected at least one of them")
+    if persistence is not None and not statistics:
+        raise InputError("capture: persistence belongs to the statistics, which are off; leave statistics on")
     selection = Selection(
         layers=parse_layers(layers),
         operators=expand(operators),
@@ -280,6 +312,7 @@ def capture(
         statistics=statistics,
         inputs=inputs,
         outputs=outputs,
+        persistence=persistence,
         budget_bytes=budget_bytes,
         blocks=blocks,
     )

@@ -4,19 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["ChannelReport", "Kind", "ModuleChannels", "OutlierChannel", "Severity", "severity"]
+from ..measure.readings import read
+
+__all__ = ["ChannelReport", "Kind", "ModuleChannels", "OutlierChannel"]
 
 Kind: TypeAlias = Literal["persistent", "massive", "occasional"]
-Severity: TypeAlias = Literal["LOW", "MODERATE", "HIGH", "CRITICAL"]
-
-
-def severity(ratio: float) -> Severity:
-    """The reading of an outlier ratio: MODERATE above 10, HIGH from 20, CRITICAL above 50; LOW is no outlier."""
-    if ratio > 50:
-        return "CRITICAL"
-    if ratio >= 20:
-        return "HIGH"
-    return "MODERATE" if ratio > 10 else "LOW"
 
 
 @dataclass(frozen=True)
@@ -32,9 +24,9 @@ class OutlierChannel:
     occasional"""
 
     @property
-    def severity(self) -> Severity:
-        """The reading of the ratio."""
-        return severity(self.ratio)
+    def severity(self) -> str:
+        """The reading of the ratio: MODERATE, HIGH or CRITICAL; "no outlier" where the threshold was set below 10."""
+        return read("outlier ratio", self.ratio)
 
 
 @dataclass(frozen=True)

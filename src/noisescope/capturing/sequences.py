@@ -1,0 +1,125 @@
+"""Which rows of a value belong to which sequence, and which of them are padding.
+
+A value inside a block has one row of channels for each token that entered the block, as `rows x tokens x channels` or
+with the first two flattened into one (GPT-2). Experts are given tokens regrouped, and attention's products are laid
+out by head: their rows are nobody's in particular. Padding is what the attention mask says that the model was called
+with, by keyword or by position; the call is looked up, since torch does not tell its process-wide hooks of keywords.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import signature
+
+from torch import Tensor, nn
+
+from ..injection.scope import Frame
+from ..sites import Layout
+
+__all__ = ["Masks", "Sequences", "grouped_modules", "sequences_of"]
+
+_MASK = "attention_mask"
+
+
+@dataclass(frozen=True, eq=False)
+class Padding:
+    """Which tokens are real, where some are not."""
+
+    real: Tensor
+    """rows x tokens, False at padding"""
+    where: Tensor
+    """positions of the real ones among all tokens, row after row"""
+    samples: int
+    """rows that have a token"""
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """The rows of one value: so many sequences of so many tokens."""
+
+    rows: int
+    tokens: int
+    padding: Padding | None
+
+    @property
+    def samples(self) -> int:
+        """Sequences that have a token."""
+        return self.padding.samples if self.padding is not None else self.rows
+
+    def arrange(self, value: Tensor) -> Tensor:
+        """The value as rows x tokens x channels."""
+        return value.reshape(self.rows, self.tokens, value.shape[-1])
+
+    def without_padding(self, value: Tensor) -> Tensor:
+        """The value's real tokens, one after the other; the value itself if all are."""
+        if self.padding is None:
+            return value
+        return value.reshape(-1, value.shape[-1])[self.padding.where.to(value.device)]
+
+
+class Masks:
+    """The attention mask of the forward pass that runs, read once a pass: on a device reading means waiting."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, int, Tensor] | None = None
+        self._padding: Padding | None = None
+
+    def read(self, mask: Tensor, tokens: int, step: int) -> Padding | None:
+        """What the mask says of the last `tokens` of each row; None if it leaves out none of them."""
+        if self._seen is None or self._seen[:2] != (step, tokens) or self._seen[2] is not mask:
+            real = mask[:, -tokens:] != 0
+            where = real.flatten().nonzero().squeeze(1)
+            self._seen = step, tokens, mask
+            whole = len(where) == real.numel()
+            self._padding = None if whole else Padding(real, where, samples=int(real.any(1).sum()))
+        return self._padding
+
+
+def grouped_modules(layout: Layout) -> frozenset[str]:
+    """Paths of modules that see tokens regrouped by expert: inside `experts`, or with the experts' weights stacked."""
+    return frozenset(
+        path for module, path in layout.paths.items() if "experts" in path.split(".") or _is_stacked(module)
+    )
+
+
+def _is_stacked(module: nn.Module) -> bool:
+    return any(weight.ndim == 3 for weight in module.parameters(recurse=False))
+
+
+def sequences_of(value: Tensor, frames: Sequence[Frame], step: int, masks: Masks) -> Sequences | None:
+    """How the rows of a value that was just computed belong to sequences; None if they do not, or nobody can tell."""
+    block = next((index for index, frame in enumerate(frames) if frame.is_block), len(frames))
+    shape = frames[block].hidden if block < len(frames) else value.shape
+    if shape is None or len(shape) != 3:
+        return None
+    rows, tokens = shape[:2]
+    if not rows * tokens or value.shape[:-1] not in ((rows, tokens), (rows * tokens,)):
+        return None
+    mask = _mask(frames[:block], rows, tokens)
+    return Sequences(rows, tokens, None if mask is None else masks.read(mask, tokens, step))
+
+
+def _mask(frames: Sequence[Frame], rows: int, tokens: int) -> Tensor | None:
+    """The mask of the innermost running module around the blocks that was given one by token.
+
+    An encoder's and a decoder's differ, so a module that was given None has none, whatever those around it have. In
+    a pass that goes on from cached tokens, or computes the last ones only, the mask's end belongs to it.
+    """
+    for frame in reversed(frames):
+        given, mask = _argument(frame, _MASK)
+        if given and (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
+            fits = mask is not None and len(mask) == rows and mask.shape[1] >= tokens
+            return mask if fits else None
+    return None
+
+
+def _argument(frame: Frame, name: str) -> tuple[bool, object]:
+    """Whether a running module was given this argument, and what it is."""
+    call = frame.caller.f_locals if frame.caller is not None else {}
+    args, kwargs = call.get("args"), call.get("kwargs")
+    if isinstance(kwargs, dict) and name in kwargs:
+        return True, kwargs[name]
+    if isinstance(args, tuple) and len(args) > 1:
+        for parameter, value in zip(signature(frame.module.forward).parameters, args, strict=False):
+            if parameter == name:
+                return True, value
+    return False, None
