@@ -88,10 +88,12 @@ class EvaluationSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that tell two sets apart: by token ids and by which of them are predicted."""
+        """16 hexadecimal digits that tell two sets apart: by token ids, which are predicted, and the labels."""
         digest = sha256()
         for batch in self.batches:
             digest.update(repr((tuple(batch.input_ids.shape), batch.samples)).encode())
             for part in (batch.input_ids, batch.attention_mask.long(), batch.predicted.to(torch.uint8)):
                 digest.update(part.contiguous().numpy().tobytes())
+        if self.task is not None:
+            digest.update(repr(self.task).encode())
         return digest.hexdigest()[:16]
