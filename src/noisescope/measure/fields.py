@@ -13,10 +13,12 @@ The first row decides for all; a row that lacks its fields is named. To read ano
 """
 
 import json
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import isnan
+from string import ascii_uppercase
 from typing import Any, TypeAlias
 
 from ..errors import InputError
@@ -159,7 +161,7 @@ def _kind(value: object) -> str:
         return "nothing"
     if isinstance(value, (list, tuple, dict)) and not value:
         return "an empty one"
-    return f"{type(value).__name__} {one_line(repr(value))[:40]}"
+    return f"{type(value).__name__} {reprlib.repr(value)}"
 
 
 # --- one function per layout ------------------------------------------------------------------------------------
@@ -244,11 +246,12 @@ def _gold(row: Row, name: str, labels: Sequence[object], count: int) -> int:
     if isinstance(value, str) and value.strip().isdecimal():
         index = int(value.strip()[:9])
     elif isinstance(value, str) and len(value.strip()) == 1:
-        index = ord(value.strip().upper()) - ord("A")
+        index = ascii_uppercase.find(value.strip().upper())
     elif (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer()):
         index = int(value)
     if not 0 <= index < count:
-        known = " ".join(map(str, labels)) if labels else f"0 to {count - 1} or A to {chr(ord('A') + count - 1)}"
+        letters = f" or A to {ascii_uppercase[count - 1]}" if count <= len(ascii_uppercase) else ""
+        known = " ".join(map(str, labels)) if labels else f"0 to {count - 1}{letters}"
         raise InputError(f"{row.where}: {name}: got {_kind(value)}, expected {one_line(known)} ({count} choices)")
     return index
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, ModelError
 from ..models.boundary import quiet
 from .tasks import ExactMatch
 
@@ -41,6 +41,8 @@ def generate_correct(
     for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name}: got {value!r}, expected a whole number from 1")
+    if not hasattr(model, "generate"):
+        raise ModelError(f"{type(model).__name__}: cannot write answers, expected a causal language model")
     window = window_of(model)
     new = max_new_tokens if window is None else min(max_new_tokens, window // 2)
     prompts = [prompt if window is None else prompt[-(window - new) :] for prompt in task.prompts]
@@ -54,7 +56,9 @@ def generate_correct(
 
 def window_of(model: Any) -> int | None:
     """The number of tokens that the model takes at once, None where it does not say."""
-    config = model.config.get_text_config(decoder=True)
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config(decoder=True)
     window = getattr(config, "max_position_embeddings", None)
     return window if isinstance(window, int) and window > 0 else None
 

@@ -9,7 +9,6 @@ computed, `1/2` ends in 2.
 
 import re
 from decimal import Decimal
-from math import isfinite
 
 __all__ = ["last_number", "reference_number", "same_number"]
 
@@ -21,6 +20,7 @@ _EXPONENT = r"(?:[eE][+-]?[0-9]{1,3}(?![0-9A-Za-z]))?"
 _NUMBER = re.compile(_SIGN + _DIGITS + _EXPONENT)
 _GROUPING = re.compile(r"(?<=[0-9]),(?=[0-9])")
 _MARK = "####"
+_MOST_DIGITS = 300
 
 
 def last_number(text: str) -> Decimal | None:
@@ -40,14 +40,23 @@ def reference_number(answer: object) -> Decimal | None:
     (Decimal('18'), Decimal('1200.00'), None)
     """
     if isinstance(answer, str):
-        _, mark, after = answer.rpartition(_MARK)
-        if mark:
-            return last_number(after)
-        alone = _plain(after).strip().rstrip(".%").strip()
-        return Decimal(alone) if _NUMBER.fullmatch(alone) else None
-    if isinstance(answer, bool) or not isinstance(answer, (int, float)) or not isfinite(answer):
+        return _sensible(_written(answer))
+    if isinstance(answer, bool) or not isinstance(answer, (int, float)):
         return None
-    return Decimal(str(answer))
+    return _sensible(Decimal(answer) if isinstance(answer, int) else Decimal(str(answer)))
+
+
+def _written(answer: str) -> Decimal | None:
+    _, mark, after = answer.rpartition(_MARK)
+    if mark:
+        return last_number(after)
+    alone = _plain(after).strip().rstrip(".%").strip()
+    return Decimal(alone) if _NUMBER.fullmatch(alone) else None
+
+
+def _sensible(number: Decimal | None) -> Decimal | None:
+    """The number, if it is finite and short enough to compute with."""
+    return number if number is not None and number.is_finite() and number.adjusted() < _MOST_DIGITS else None
 
 
 def same_number(one: Decimal | None, other: Decimal) -> bool:

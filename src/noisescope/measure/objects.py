@@ -76,11 +76,7 @@ def _row(at: int, item: object) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays inside a DataFrame as lists."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
+    """Arrays in a DataFrame as lists, also one level down."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    return value
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -18,7 +18,7 @@ __all__ = ["SUFFIXES", "Prose", "Row", "Rows", "read_file"]
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".json", ".parquet")
 
-_LARGEST = 64 << 20  # bytes of a file that is held whole
+_LARGEST = 32 << 20  # bytes of a file that is held whole; JSON takes up to thirty times as much in memory
 _LONGEST_LINE = 16 << 20
 
 

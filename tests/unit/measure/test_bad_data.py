@@ -104,6 +104,8 @@ CHAT = {"prompt": [{"role": "user", "content": "Why?"}], "reward_model": {"groun
         (CHOICE | {"gold": 3}, "gold: got int 3, expected 0 to 2 or A to C (3 choices)"),
         (CHOICE | {"gold": -1}, "gold: got int -1, expected 0 to 2 or A to C (3 choices)"),
         (CHOICE | {"gold": "D"}, "gold: got str 'D', expected 0 to 2 or A to C (3 choices)"),
+        (CHOICE | {"gold": "\N{LATIN SMALL LETTER SHARP S}"}, "gold: got str 'ß', expected 0 to 2"),
+        (CHOICE | {"choices": ["a"] * 30, "gold": 30}, "gold: got int 30, expected 0 to 29 (30 choices)"),
         (CHOICE | {"gold": True}, "gold: got bool True, expected 0 to 2 or A to C (3 choices)"),
         (CHOICE | {"gold": None}, "gold: got nothing, expected 0 to 2 or A to C (3 choices)"),
         (CHOICE | {"gold": [0]}, "gold: got list [0], expected 0 to 2 or A to C (3 choices)"),

@@ -1,6 +1,7 @@
 """Answers that are written: the same in a batch as alone, greedy whatever the model's settings say."""
 
 import copy
+import logging
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from fixture_models import NAMES, model, tokenizer
 
 from noisescope import RelativeGaussian, inject
-from noisescope.errors import InputError
+from noisescope.errors import InputError, ModelError
 from noisescope.measure.generating import generate_correct, window_of
 from noisescope.measure.opening import open_data
 from noisescope.measure.tasks import ExactMatch
@@ -80,15 +81,24 @@ def sampling() -> Any:
     return noisy
 
 
-def test_the_models_own_settings_neither_matter_nor_change(capfd: pytest.CaptureFixture[str]) -> None:
-    other = sampling()
+def test_the_models_own_settings_neither_matter_nor_change(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, asked = sampling(), task("llama")
+    capfd.readouterr()
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [handler])
+    monkeypatch.setattr(logging.getLogger("transformers"), "level", logging.INFO)
     settings, flags = other.generation_config.to_dict(), [m.training for m in other.modules()]
     state = torch.get_rng_state()
-    answers = generate_correct(other, task("llama"), tokenizer(), max_new_tokens=12)
-    assert answers.texts == generate_correct(model(), task("llama"), tokenizer(), max_new_tokens=12).texts
+    answers = generate_correct(other, asked, tokenizer(), max_new_tokens=12)
+    assert answers.texts == generate_correct(model(), asked, tokenizer(), max_new_tokens=12).texts
     assert other.generation_config.to_dict() == settings
     assert [m.training for m in other.modules()] == flags
     assert torch.equal(torch.get_rng_state(), state)
+    assert not said
     assert capfd.readouterr() == ("", "")
 
 
@@ -126,6 +136,12 @@ def test_from_a_file_to_scores() -> None:
     answers = generate_correct(model(), data.task, tokenizer(), batch_size=2, max_new_tokens=8)
     assert answers.correct.shape == (3,)
     assert np.array_equal(answers.correct, data.task.correct(answers.texts))
+
+
+def test_a_model_that_cannot_write_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"^LlamaModel: cannot write answers, expected a causal language model$"):
+        generate_correct(model().model, task("llama"), tokenizer())
+    assert window_of(torch.nn.Linear(2, 2)) is None
 
 
 @pytest.mark.parametrize("name", ["batch_size", "max_new_tokens"])

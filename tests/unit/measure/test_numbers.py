@@ -63,7 +63,22 @@ def test_a_reference_gives_its_number(answer: object, number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["12 eggs", "\\frac{3}{4}", "#### none", "", "A", None, True, [3], float("nan"), float("inf")]
+    "answer",
+    [
+        "9" * 400,
+        10**400,
+        "#### 1" + "0" * 400,
+        "12 eggs",
+        "\\frac{3}{4}",
+        "#### none",
+        "",
+        "A",
+        None,
+        True,
+        [3],
+        float("nan"),
+        float("inf"),
+    ],
 )
 def test_what_is_no_number_gives_none(answer: object) -> None:
     assert reference_number(answer) is None

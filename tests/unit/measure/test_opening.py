@@ -321,10 +321,12 @@ def test_a_data_frame_is_rows(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": TEXTS, "n": range(4)})
     assert ids(open_data(frame, TOKENIZER)) == [encode(text) for text in TEXTS]
-    row = {"prompt": MESSAGES, "reward_model": {"ground_truth": "18"}}
-    nested = pandas.read_parquet(parquet(tmp_path / "a.parquet", [row, row]))
-    assert not isinstance(nested["prompt"][0], list)  # an array of dictionaries
-    assert open_data(nested, TOKENIZER).fingerprint == open_data(tmp_path / "a.parquet", TOKENIZER).fingerprint
+    scored = {"prompt": MESSAGES, "reward_model": {"ground_truth": "18"}}
+    choice = {"question": "Why?", "choices": {"text": ["a b", "c d"], "label": ["A", "B"]}, "answerKey": "B"}
+    for row, nested in ((scored, "prompt"), (choice, "choices")):
+        read = pandas.read_parquet(parquet(tmp_path / "a.parquet", [row, row]))
+        assert "array(" in repr(read[nested][0])
+        assert open_data(read, TOKENIZER).fingerprint == open_data(tmp_path / "a.parquet", TOKENIZER).fingerprint
     assert ids(open_data(frame["text"], TOKENIZER)) == [encode(text) for text in TEXTS]
 
 
