@@ -15,10 +15,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .capturing import Capture as Capture
     from .capturing import capture as capture
+    from .diagnosis import ActivationCapture as ActivationCapture
+    from .diagnosis import ChannelOutlierDetector as ChannelOutlierDetector
+    from .diagnosis import diagnose as diagnose
+    from .diagnosis import identify_avalanche_points as identify_avalanche_points
+    from .diagnosis import map_sensitivity as map_sensitivity
+    from .documented import IntegratedDiagnostic as IntegratedDiagnostic
+    from .documented import MetricsDashboard as MetricsDashboard
+    from .documented import capture_layer_output as capture_layer_output
+    from .documented import find_critical_threshold as find_critical_threshold
+    from .documented import operator_level_diagnosis as operator_level_diagnosis
+    from .documented import plot_sensitivity_heatmap as plot_sensitivity_heatmap
+    from .documented import sliding_window_diagnosis as sliding_window_diagnosis
     from .errors import NoisescopeError as NoisescopeError
     from .injection import Injection as Injection
     from .injection import inject as inject
     from .injection import survey as survey
+    from .measure.cross_checks import correlate_layer_and_channel_sensitivity as correlate_layer_and_channel_sensitivity
+    from .measure.cross_checks import validate_metric_correlations as validate_metric_correlations
+    from .measure.fisher import estimate_fim_diagonal as estimate_fim_diagonal
+    from .measure.hessian import compute_layer_hessian_trace as compute_layer_hessian_trace
+    from .measure.hessian import estimate_hessian_trace as estimate_hessian_trace
+    from .measure.metrics import compute_correlation as compute_correlation
+    from .measure.metrics import compute_gradient_ratio as compute_gradient_ratio
+    from .measure.metrics import compute_kl_divergence as compute_kl_divergence
+    from .measure.metrics import compute_mae as compute_mae
+    from .measure.metrics import compute_mape as compute_mape
+    from .measure.metrics import compute_max_error as compute_max_error
+    from .measure.metrics import compute_snr as compute_snr
+    from .measure.metrics import compute_sparsity as compute_sparsity
+    from .measure.opening import open_data as open_data
     from .noise import AbsoluteGaussian as AbsoluteGaussian
     from .noise import BitFlip as BitFlip
     from .noise import RelativeBias as RelativeBias
@@ -27,24 +53,54 @@ if TYPE_CHECKING:
     from .noise import SystematicBias as SystematicBias
     from .noise import Uniform as Uniform
     from .noise import make_noise as make_noise
+    from .report import Report as Report
+    from .specs import DiagnosisSpec as DiagnosisSpec
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AbsoluteGaussian": "noise",
+    "ActivationCapture": "diagnosis",
     "BitFlip": "noise",
     "Capture": "capturing",
+    "ChannelOutlierDetector": "diagnosis",
+    "DiagnosisSpec": "specs",
     "Injection": "injection",
+    "IntegratedDiagnostic": "documented",
+    "MetricsDashboard": "documented",
     "NoisescopeError": "errors",
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
+    "Report": "report",
     "StuckAt": "noise",
     "SystematicBias": "noise",
     "Uniform": "noise",
     "capture": "capturing",
+    "capture_layer_output": "documented",
+    "compute_correlation": "measure.metrics",
+    "compute_gradient_ratio": "measure.metrics",
+    "compute_kl_divergence": "measure.metrics",
+    "compute_layer_hessian_trace": "measure.hessian",
+    "compute_mae": "measure.metrics",
+    "compute_mape": "measure.metrics",
+    "compute_max_error": "measure.metrics",
+    "compute_snr": "measure.metrics",
+    "compute_sparsity": "measure.metrics",
+    "correlate_layer_and_channel_sensitivity": "measure.cross_checks",
+    "diagnose": "diagnosis",
+    "estimate_fim_diagonal": "measure.fisher",
+    "estimate_hessian_trace": "measure.hessian",
+    "find_critical_threshold": "documented",
+    "identify_avalanche_points": "diagnosis",
     "inject": "injection",
     "make_noise": "noise",
+    "map_sensitivity": "diagnosis",
+    "open_data": "measure.opening",
+    "operator_level_diagnosis": "documented",
+    "plot_sensitivity_heatmap": "documented",
+    "sliding_window_diagnosis": "documented",
     "survey": "injection",
+    "validate_metric_correlations": "measure.cross_checks",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, kept beside where each lives

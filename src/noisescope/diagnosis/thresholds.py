@@ -11,6 +11,7 @@ from math import exp, inf, log, nan, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..measure.intervals import Estimate
 from ..measure.readings import read
@@ -21,34 +22,43 @@ __all__ = ["GRID", "LARGEST", "Link", "Threshold", "search"]
 
 GRID = 0.001
 LARGEST = 0.20
-_USABLE = (0.01, 0.6)
-"""degradations that tell how accuracy falls with KL: below, it is noise, above, the model is broken"""
+_BROKEN = 0.6
+"""a model that has lost so much says little about how losing begins"""
+_SMALLEST_ERROR = 1e-4
+_SLOPES = np.linspace(0.3, 1.2, 46)
+"""degradation grows as the root of the KL where a few predictions are close calls, as the KL itself where many are"""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Degradation = exp(intercept + slope log KL), fitted to measured points; `spread` is the scatter of the log."""
+    """Degradation = exp(intercept) KL^slope for this model on this data, fitted to measured points."""
 
     intercept: float
     slope: float
     spread: float
+    """scatter of the log of a degradation around this line"""
     points: int
 
     @classmethod
     def fit(cls, rows: Iterable[Row]) -> "Link | None":
-        """From the rows that lost some accuracy, but not most of it; None where these are fewer than three."""
-        used = [
-            (log(row.kl.value), log(row.degradation.value))
-            for row in rows
-            if row.conclusive and _USABLE[0] < row.degradation.value < _USABLE[1] and row.kl.value > 0
-        ]
-        if len(used) < 3:
+        """By least squares on the degradations themselves, each weighed by its standard error, losses of nothing too.
+
+        (On their logarithms the small ones, which are mostly noise and of which only the positive have a logarithm,
+        would tilt the line.) None where fewer than three points were measured, or none lost more than its error.
+        """
+        used = [row for row in rows if row.conclusive and row.degradation.value < _BROKEN and row.kl.value > 0]
+        if len(used) < 3 or not any(row.degradation.low > 0 for row in used):
             return None
-        x, y = np.array(used).T
-        slope = float(np.clip(np.polyfit(x, y, 1)[0], 0.25, 2.0)) if float(np.ptp(x)) > 0.5 else 0.5
-        intercept = float((y - slope * x).mean())
-        spread = float(np.sqrt(np.square(y - intercept - slope * x).sum() / max(1, len(used) - 2)))
-        return cls(intercept, slope, spread, len(used))
+        kl, loss = (np.array([getattr(row, name).value for row in used]) for name in ("kl", "degradation"))
+        error = np.array([max(row.degradation.stderr, _SMALLEST_ERROR) for row in used])
+        slope = min(_SLOPES, key=lambda slope: _misfit(kl**slope, loss, error)[0])
+        _, factor = _misfit(kl**slope, loss, error)
+        if factor <= 0:
+            return None
+        fitted = factor * kl**slope
+        weights = np.square(fitted / error)  # a line through many points is known where their losses are
+        scatter = float(np.sqrt(np.sum(weights * np.square(loss / fitted - 1)) / weights.sum()))
+        return cls(log(factor), float(slope), scatter, len(used))
 
     def kl_at(self, degradation: float) -> float:
         """The KL that goes with so much loss."""
@@ -108,7 +118,7 @@ def search(
     """
     steps = round(LARGEST / GRID)
     found = {round(scale / GRID): loss for scale, loss in (known or {}).items() if _on_grid(scale)} | {0: 0.0}
-    guess = min(max(1, round(start / GRID)), steps)
+    guess = max(1, round(min(start, LARGEST) / GRID))
     evaluations = 0
     while True:
         low = max(at for at, loss in found.items() if loss <= target)
@@ -126,8 +136,9 @@ def _next(low: int, high: int, found: Mapping[int, float], target: float, guess:
     """The next step of the grid to try: the prediction first, then where a straight line between the ends passes."""
     if low < guess < high and guess not in found:
         return guess
-    if high > steps:  # nothing lost enough yet: go on by half again, then to the end
-        return min(steps, max(low + 1, round(low * 1.5)))
+    if high > steps:  # nothing lost enough yet: a little beyond where a straight line would
+        further = min(4.0, 1.2 * target / found[low]) if found[low] > 0 else 4.0
+        return min(steps, max(low + 1, round(low * further)))
     below, above = found[low], found[high]
     share = (target - below) / (above - below)
     at = low + max(1, min(high - low - 1, round(share * (high - low))))
@@ -137,3 +148,9 @@ def _next(low: int, high: int, found: Mapping[int, float], target: float, guess:
 
 def _on_grid(scale: float) -> bool:
     return abs(scale / GRID - round(scale / GRID)) < 1e-6 and 0 < scale <= LARGEST
+
+
+def _misfit(shape: NDArray[np.float64], loss: NDArray[np.float64], error: NDArray[np.float64]) -> tuple[float, float]:
+    """Weighted squared error of the best factor times `shape`, and that factor."""
+    factor = float(np.sum(shape * loss / error**2) / np.sum((shape / error) ** 2))
+    return float(np.sum(np.square((loss - factor * shape) / error))), factor

@@ -13,4 +13,14 @@ from .statistics import InjectionStats
 from .survey import Coverage, survey
 from .watching import Watch
 
-__all__ = ["Coverage", "Injection", "InjectionStats", "Observer", "Scales", "Watch", "forwards_replaced", "inject", "survey"]
+__all__ = [
+    "Coverage",
+    "Injection",
+    "InjectionStats",
+    "Observer",
+    "Scales",
+    "Watch",
+    "forwards_replaced",
+    "inject",
+    "survey",
+]

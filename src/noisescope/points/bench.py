@@ -20,7 +20,7 @@ from ..injection import Injection, InjectionStats, Scales
 from ..measure.batches import Batch, EvaluationSet
 from ..measure.comparing import Comparison, Outcome
 from ..measure.generating import generate_correct
-from ..measure.scoring import RowScores, score, select
+from ..measure.scoring import RowScores, first_bad_row, score, select
 from ..measure.tasks import ExactMatch
 from ..noise import RelativeGaussian
 from ..resuming import Kept, Recording, Shelf
@@ -121,7 +121,7 @@ class Bench:
                 logits, stats = self._disturbed(point, trial, number, batch, start)
             seen.append(stats)
             scores.append(score(logits, batch, self._clean.logits[number].get()))
-            if not np.isfinite(scores[-1].kl_nats).all():
+            if first_bad_row(logits, batch) is not None:
                 with self._injecting(point, trial, number):
                     raise self._non_finite(batch, "under this noise the model")
         return Outcome.of(RowScores.concatenate(scores), self.data, self._answers(point, trial))
@@ -185,11 +185,10 @@ class Bench:
             recordings.append(Recording(self.layout, self._shelf))
             with recordings[-1].record():
                 found, _ = self._disturbed(_NOTHING, 0, number, batch, 0)
-            counted = select(found, batch)
-            if not bool(counted.isfinite().any(-1).all()) or bool(counted.isnan().any()):
+            if first_bad_row(found, batch) is not None:
                 raise self._non_finite(batch, "the model")
             scores.append(score(found, batch))
-            logits.append(self._shelf.put(counted))
+            logits.append(self._shelf.put(select(found, batch)))
         answers = self._answers(_NOTHING, 0)
         return CleanRun(logits, recordings, Outcome.of(RowScores.concatenate(scores), self.data, answers))
 
