@@ -30,8 +30,7 @@ def sections(run: Diagnosis, *, name: str) -> dict[str, Any]:
     the_map = _map(run) if looks_inside else {}
     operators = run.operators if spec.includes("operator") else []
     windows = window_rows(run) if spec.includes("layer") else {}
-    conclusive = not looks_inside or _conclusive(run)
-    avalanches = identify_avalanche_points(windows, spec.avalanche_threshold) if windows and conclusive else []
+    avalanches = identify_avalanche_points(windows, spec.avalanche_threshold) if windows and run.conclusive else []
     channels = run.channels if spec.includes("channel") else None
     metrics = _metrics(run) if looks_inside else {}
     critical = critical_operators(operators)
@@ -61,12 +60,6 @@ def sections(run: Diagnosis, *, name: str) -> dict[str, Any]:
         "cost": {"forward_pass_equivalents": run.cost, "by_stage": dict(run.costs)},
         "config": {"model": name, "data": _data(run), **spec.as_json()},
     }
-
-
-def _conclusive(run: Diagnosis) -> bool:
-    """Whether accuracy says something on this data."""
-    clean = run.bench.clean
-    return clean.accuracy.value > clean.chance + 2 * clean.accuracy.stderr
 
 
 def _map(run: Diagnosis) -> dict[str, Any]:
@@ -112,7 +105,7 @@ def _metrics(run: Diagnosis) -> dict[str, Any]:
             "accuracy": clean.accuracy.as_json(),
             "perplexity": clean.perplexity.as_json(),
             "chance": clean.chance,
-            "conclusive": _conclusive(run),
+            "conclusive": run.conclusive,
         },
         "resumed": run.bench.resumes,
         "attention_steps_difference": run.coverage.steps_difference,

@@ -89,6 +89,11 @@ class Diagnosis:
         )
         return tuple((layer, operator) for layer, operator in found if layer is not None)
 
+    @property
+    def conclusive(self) -> bool:
+        """Whether accuracy says something: the clean model must be better than chance."""
+        return self.bench.clean.conclusive
+
     @cached_property
     def layers(self) -> tuple[int, ...]:
         """The blocks that are asked for."""
@@ -172,13 +177,16 @@ class Diagnosis:
     def thresholds(self) -> dict[str, Threshold]:
         """The smallest scale that costs too much accuracy, for each layer and operator of the levels asked for."""
         rows = self._measured_rows
-        link = Link.fit(rows)
         places = self._threshold_places()
-        if link is None or not places:
+        if not self.conclusive or not places:
             return {}
+        link = Link.fit(rows)
         target, scale = self.spec.target_degradation, self.spec.noise_scale
-        found = {name: Threshold(name, link.threshold(kl, scale, target)) for name, (_, kl) in places.items()}
-        worst = sorted(found, key=lambda name: found[name].predicted.value)
+        found = {
+            name: Threshold(name, link.threshold(kl, scale, target) if link is not None else None)
+            for name, (_, kl) in places.items()
+        }
+        worst = sorted(found, key=lambda name: -places[name][1].value)
         chosen = worst if self.spec.sampled == "all" else worst[:VERIFIED]
         known = {row.name: row.degradation.value for row in rows}
         tick = self._progress("thresholds", len(chosen))
@@ -212,7 +220,7 @@ class Diagnosis:
             point,
             degradation,
             target=self.spec.target_degradation,
-            start=threshold.predicted.value,
+            start=threshold.predicted.value if threshold.predicted is not None else self.spec.noise_scale,
             known=None if known is None else {self.spec.noise_scale: known},
             go_on=lambda: self.spec.sampled == "all" or spent + self.bench.cost + self.spec.trials <= self.budget,
         )

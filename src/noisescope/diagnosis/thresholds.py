@@ -79,7 +79,8 @@ class Threshold:
     """The critical threshold of one place, predicted, and measured where it was searched for."""
 
     name: str
-    predicted: Estimate
+    predicted: Estimate | None
+    """None if nothing that was injected lost accuracy, so that nothing is known of how it goes"""
     measured: tuple[float, float] | None = None
     """the last scale that did not lose too much, and the next on the grid, which did; (0.2, inf) if none does"""
     evaluations: int = 0
@@ -87,16 +88,20 @@ class Threshold:
     @property
     def value(self) -> float:
         """What stands."""
-        return self.measured[1] if self.measured is not None else self.predicted.value
+        if self.measured is not None:
+            return self.measured[1]
+        return self.predicted.value if self.predicted is not None else inf
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; a threshold beyond the search is null."""
+        """Plain values; a threshold beyond the search, or one that nothing is known of, is null."""
+        foretold = self.predicted
+        how = "measured" if self.measured is not None else "predicted" if foretold is not None else "unknown"
         return {
             "critical_threshold": self.value if self.value <= LARGEST else None,
-            "risk": read("critical threshold", min(self.value, 1.0)),
-            "how": "measured" if self.measured is not None else "predicted",
-            "predicted": self.predicted.value if self.predicted.value <= LARGEST else None,
-            "predicted_interval": [min(self.predicted.low, LARGEST), min(self.predicted.high, LARGEST)],
+            "risk": read("critical threshold", min(self.value, 1.0)) if how != "unknown" else "unknown",
+            "how": how,
+            "predicted": foretold.value if foretold is not None and foretold.value <= LARGEST else None,
+            "predicted_interval": [min(foretold.low, LARGEST), min(foretold.high, LARGEST)] if foretold else None,
             "measured_between": list(self.measured) if self.measured is not None else None,
             "evaluations": self.evaluations,
         }

@@ -85,6 +85,11 @@ class Outcome:
         return ratio(self.correct, self.asked)
 
     @property
+    def conclusive(self) -> bool:
+        """Whether this is better than chance by more than two standard errors."""
+        return self.accuracy.value > self.chance + 2 * self.accuracy.stderr
+
+    @property
     def perplexity(self) -> Estimate:
         """exp of the mean negative log-likelihood of the text; the interval is that of the mean, exponentiated."""
         mean = ratio(self.nll_nats, self.tokens)
@@ -119,5 +124,4 @@ class Comparison:
     @cached_property
     def conclusive(self) -> bool:
         """Whether the clean model is better than chance by more than two standard errors."""
-        accuracy = self.clean.accuracy
-        return accuracy.value > self.clean.chance + 2 * accuracy.stderr
+        return self.clean.conclusive
