@@ -14,17 +14,18 @@ is kept too. A model in which a block leaves more behind than it returns (a cach
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from .errors import InputError, ModelError
-from .injection import forwards_replaced
+from .injection import Replacement, forwards_replaced
 from .sites import Layout
 from .store import Spill
 
@@ -94,12 +95,34 @@ class _Output:
         self._rest: list[Any] = leaves
         self._rest[self._place] = None
 
+    def hidden(self) -> Tensor:
+        """The hidden state."""
+        return self._hidden.get()
+
     def again(self, hidden: Tensor | None = None) -> Any:
         """The same structure, with the hidden state of then, or another."""
         leaves = list(self._rest)
         leaves[self._place] = self._hidden.get() if hidden is None else hidden  # type: ignore[index]
         shape: TreeSpec = self._shape
         return tree_unflatten(leaves, shape)
+
+
+class _Enough(Exception):
+    """Ends a forward pass whose rest is not needed."""
+
+
+@dataclass
+class Segment:
+    """One block between its input and its output; None where there is none, or before it ran."""
+
+    hidden: Tensor | None = None
+    output: Tensor | None = None
+
+    def run(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        """The block's forward; the pass ends with it."""
+        returned = tree_leaves(forward(*args, **kwargs))
+        self.output = next(leaf for leaf in returned if isinstance(leaf, Tensor))
+        raise _Enough
 
 
 class Recording:
@@ -120,11 +143,43 @@ class Recording:
         if layer == 0:
             yield
             return
-        if any(output is None for output in self._outputs[:layer]):
-            raise ModelError(f"cannot resume at layer {layer}: not every block before it ran when it was recorded")
+        for at in range(layer):
+            self._require(at)
         skipped = {block: partial(self._skip, at, last=layer - 1) for at, block in enumerate(self._blocks[:layer])}
         with forwards_replaced(skipped):
             yield
+
+    @contextmanager
+    def only(self, layer: int) -> Iterator["Segment"]:
+        """The forward pass inside computes block `layer` alone, from its stored input, and ends there.
+
+        Both are left in the segment with the graph between them, so that a backward pass can be made block by block,
+        in the memory of one. For block 0 what precedes the blocks is computed too, and the segment has no input; the
+        number of blocks means what follows them, to the end.
+        """
+        segment = Segment()
+        replaced: dict[nn.Module, Replacement] = {
+            block: partial(self._skip, at, last=layer) for at, block in enumerate(self._blocks[: max(0, layer - 1)])
+        }
+        if layer:
+            segment.hidden = self._require(layer - 1).hidden().detach().requires_grad_()
+            replaced[self._blocks[layer - 1]] = partial(self._give, layer - 1, segment.hidden)
+        if layer < len(self._blocks):
+            replaced[self._blocks[layer]] = segment.run
+        try:
+            with forwards_replaced(replaced):
+                yield segment
+        except _Enough:
+            pass
+
+    def _give(self, at: int, hidden: Tensor, _forward: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return self._require(at).again(hidden)
+
+    def _require(self, at: int) -> "_Output":
+        output = self._outputs[at]
+        if output is None:
+            raise ModelError(f"cannot resume at layer {at + 1}: block {at} did not run when it was recorded")
+        return output
 
     def _keep(self, at: int, forward: Any, *args: Any, **kwargs: Any) -> Any:
         returned = forward(*args, **kwargs)
@@ -132,8 +187,7 @@ class Recording:
         return returned
 
     def _skip(self, at: int, _forward: Any, *args: Any, last: int, **kwargs: Any) -> Any:
-        output = self._outputs[at]
-        assert output is not None
+        output = self._require(at)
         if at == last:
             return output.again()
         hidden = next((given for given in (*args, *kwargs.values()) if isinstance(given, Tensor)), None)

@@ -129,7 +129,7 @@ def test_another_thread_runs_the_whole_model() -> None:
 
 def test_a_block_that_did_not_run_cannot_be_resumed() -> None:
     recording = Recording(Layout.of(build("llama")), Shelf(0))
-    with pytest.raises(ModelError, match="cannot resume at layer 2"), recording.resume(2):
+    with pytest.raises(ModelError, match="cannot resume at layer 1: block 0 did not run"), recording.resume(2):
         pass
 
 

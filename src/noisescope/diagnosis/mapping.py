@@ -9,7 +9,7 @@ Fisher information of the output, carried back to the site. Cells add up. Where 
 map is wrong; `checking` finds out where, by injecting.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +22,15 @@ from ..keys import Key
 from ..measure.batches import Batch, EvaluationSet
 from ..measure.intervals import Estimate, ratio
 from ..noise import Noise
+from ..resuming import Recording, Shelf
 from ..sites import Layout, Selector, Site
 from ..specs import Layer, Selection
 from .sensing import Cell, ChannelSums, Sensing
 
 __all__ = ["MOMENTS", "SensitivityMap", "map_sensitivity"]
+
+STORED_BYTES = 2**30
+"""what block inputs may take in memory while the map is made block by block; more is put on disk"""
 
 MOMENTS: Mapping[str, tuple[str, float]] = {
     "relative_gaussian": ("relative", 1.0),
@@ -78,42 +82,110 @@ def map_sensitivity(
     seed: int = 0,
     layout: Layout | None = None,
     blocks: str | None = None,
+    by_block: bool = False,
     progress: Callable[[], None] | None = None,
 ) -> SensitivityMap:
     """The map of a model over data, with standard errors over sequences.
 
     Each batch takes one forward and `passes` backward passes, each with labels of its own. No parameter's gradient is
-    computed, and no flag of the model is changed.
+    computed, and no flag of the model is changed. For a big model `by_block` goes back block by block, from stored
+    inputs: one forward pass more, in the memory of one block's graph.
     """
     layout = layout or Layout.of(model, blocks=blocks)
     selection = selection or Selection()
     sensing = Sensing(Selector(selection, layout))
     found = _Gathered()
     for number, batch in enumerate(data):
-        _weigh(model, batch, sensing, layout=layout, labels=Key(seed, "labels", step=number), passes=passes)
+        weighing = _Weighing(
+            model, batch, sensing, layout, [Key(seed, f"labels#{draw}", step=number) for draw in range(passes)]
+        )
+        (weighing.by_block if by_block else weighing.at_once)()
         found.add(sensing, batch)
         if progress is not None:
             progress()
     if not found.relative:
         raise NothingMatched(f"{selection.describe()}: nothing to map; see `noisescope sites`")
-    return found.read(sensing, passes)
+    return found.read(sensing, passes, cost=1.0 + by_block + 2.0 * passes)
 
 
-def _weigh(model: nn.Module, batch: Batch, sensing: Sensing, *, layout: Layout, labels: Key, passes: int) -> None:
-    """One forward pass and its backward passes; the sums are left in `sensing`."""
-    device = next(model.parameters()).device
-    try:
+@dataclass
+class _Weighing:
+    """The passes of one batch; the sums are left in `sensing`."""
+
+    model: nn.Module
+    batch: Batch
+    sensing: Sensing
+    layout: Layout
+    draws: list[Key]
+
+    def at_once(self) -> None:
+        """One forward pass, and a backward pass through all of it for each draw of labels."""
+        self.sensing.start(*self.batch.input_ids.shape)
+        try:
+            logits = self._forward()
+            self._back(logits, self._scores(logits), self.sensing.leaves)
+        finally:
+            self.sensing.forget()
+
+    def by_block(self) -> None:
+        """A forward pass without a graph, then the graph of one block at a time, from the last to the first."""
+        self.sensing.start(*self.batch.input_ids.shape)
+        recording = Recording(self.layout, Shelf(STORED_BYTES))
+        try:
+            with torch.no_grad(), recording.record():
+                self._run()
+            with recording.only(len(self.layout.blocks)) as tail:
+                logits = self._forward()
+            upstream = self._back(logits, self._scores(logits), _known(tail.hidden))
+            del logits
+            for layer in reversed(range(len(self.layout.blocks))):
+                upstream = self._back_through(recording, layer, upstream)
+        finally:
+            self.sensing.forget()
+
+    def _back_through(self, recording: Recording, layer: int, upstream: list[Tensor]) -> list[Tensor]:
+        self.sensing.forget()
         while True:
-            sensing.start(*batch.input_ids.shape)
-            with torch.inference_mode(False), torch.enable_grad(), Watch(sensing, layout=layout, in_steps=True):
-                logits: Tensor = model(**batch.inputs(device)).logits
-            if not sensing.copy_changed():
+            with recording.only(layer) as segment:
+                self._watched()
+            if not self.sensing.copy_changed():
                 break
-        for draw in range(passes):
-            upstream = score_of_sampled(logits.detach(), batch, labels.part(str(draw)))
-            torch.autograd.grad(logits, sensing.leaves, upstream, retain_graph=draw < passes - 1, allow_unused=True)
-    finally:
-        sensing.forget()
+        assert segment.output is not None
+        return self._back(segment.output, upstream, _known(segment.hidden) or self.sensing.leaves)
+
+    def _forward(self) -> Tensor:
+        """The logits, with their graph."""
+        while True:
+            logits = self._watched()
+            if not self.sensing.copy_changed():
+                return logits
+
+    def _watched(self) -> Tensor:
+        self.sensing.forget()
+        with torch.inference_mode(False), torch.enable_grad():
+            return self._run()
+
+    def _run(self) -> Tensor:
+        device = next(self.model.parameters()).device
+        with Watch(self.sensing, layout=self.layout, in_steps=True):
+            logits: Tensor = self.model(**self.batch.inputs(device)).logits
+        return logits
+
+    def _scores(self, logits: Tensor) -> list[Tensor]:
+        return [score_of_sampled(logits.detach(), self.batch, key) for key in self.draws]
+
+    @staticmethod
+    def _back(value: Tensor, upstream: Sequence[Tensor], ends: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient at the first of the ends for each draw; values on the way are weighed as it passes."""
+        found = []
+        for draw, grad in enumerate(upstream):
+            more = draw < len(upstream) - 1
+            found.append(torch.autograd.grad(value, ends, grad, retain_graph=more, allow_unused=True)[0])
+        return found
+
+
+def _known(hidden: Tensor | None) -> list[Tensor]:
+    return [] if hidden is None else [hidden]
 
 
 def score_of_sampled(logits: Tensor, batch: Batch, key: Key) -> Tensor:
@@ -143,7 +215,7 @@ class _Gathered:
             self.relative.setdefault(cell, []).append(relative)
             self.absolute.setdefault(cell, []).append(absolute)
 
-    def read(self, sensing: Sensing, passes: int) -> SensitivityMap:
+    def read(self, sensing: Sensing, passes: int, *, cost: float) -> SensitivityMap:
         total = float(sum(part.sum() for part in self.tokens)) * passes
         channels = {
             name: ChannelSums(sums.relative.cpu() / total, sums.absolute.cpu() / total)
@@ -156,7 +228,7 @@ class _Gathered:
             dict(sensing.sites),
             {layer: small / of for layer, (small, of) in sensing.near_zero.items()},
             passes,
-            cost=1.0 + 2.0 * passes,
+            cost,
         )
 
     def _estimate(self, parts: list[np.ndarray], passes: int) -> Estimate:

@@ -8,7 +8,7 @@ put on an operator's operands (`operands`, `gradients`).
 
 from .injecting import Injection, Scales, inject
 from .places import Observer
-from .replacing import forwards_replaced
+from .replacing import Replacement, forwards_replaced
 from .statistics import InjectionStats
 from .survey import Coverage, survey
 from .watching import Watch
@@ -18,6 +18,7 @@ __all__ = [
     "Injection",
     "InjectionStats",
     "Observer",
+    "Replacement",
     "Scales",
     "Watch",
     "forwards_replaced",

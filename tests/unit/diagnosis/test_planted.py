@@ -7,11 +7,11 @@ takes the two with large weights of opposite sign. Clean, they cancel; noise doe
 import pytest
 import torch
 from torch import nn
-from trained import NAMES, fixture
 
 from noisescope.diagnosis import Diagnosis
 from noisescope.measure.opening import open_data
 from noisescope.specs import DiagnosisSpec
+from trained import NAMES, fixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LAYERS = 8
@@ -26,7 +26,9 @@ def plant(model: nn.Module, name: str, layer: int, size: float) -> None:
         mlp = model.transformer.h[layer].mlp
         into, out = [mlp.c_fc.weight.data.T, mlp.c_fc.bias.data[:, None]], mlp.c_proj.weight.data
     kept, given_up = (int(at) for at in out.norm(dim=1).sort().indices[[-1, 0]])
-    direction = nn.functional.normalize(torch.randn(out.shape[1], generator=torch.Generator().manual_seed(layer)), dim=0)
+    direction = nn.functional.normalize(
+        torch.randn(out.shape[1], generator=torch.Generator().manual_seed(layer)), dim=0
+    )
     for weight in into:
         weight[given_up] = weight[kept]
     out[kept] += size * direction

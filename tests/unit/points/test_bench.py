@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from trained import fixture
 
 import noisescope
 from noisescope.errors import NonFinite, NothingMatched
@@ -11,6 +10,7 @@ from noisescope.measure.batches import EvaluationSet
 from noisescope.measure.opening import open_data
 from noisescope.points import Bench, Point
 from noisescope.specs import Selection
+from trained import fixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NOISE = noisescope.RelativeGaussian(0.1)
@@ -30,7 +30,8 @@ def test_a_trial_is_what_inject_does_by_hand(llama: tuple) -> None:
     kl = flips = right = tokens = 0.0
     with torch.no_grad(), noisescope.inject(model, NOISE, layers=5, operators=["linear", "softmax"], seed=3):
         noisy = [model(**batch.inputs()).logits[:, :-1].double().log_softmax(-1) for batch in data]
-    with torch.no_grad(), noisescope.inject(model, noisescope.RelativeGaussian(0.0), operators="softmax"):  # in steps too
+    in_steps = noisescope.inject(model, noisescope.RelativeGaussian(0.0), operators="softmax")
+    with torch.no_grad(), in_steps:
         clean = [model(**batch.inputs()).logits[:, :-1].double().log_softmax(-1) for batch in data]
     for batch, p, q in zip(data, clean, noisy, strict=True):
         kl += float((p.exp() * (p - q)).sum())
@@ -79,7 +80,8 @@ def test_draws_are_common_to_all_scales(llama: tuple) -> None:
     """Twice a small scale gives four times the KL, almost exactly: the same numbers were drawn."""
     model, data = llama
     bench = Bench(model, data)
-    small, double = (bench.run(Point(Selection((2,)), NOISE, scale=scale)).comparison.kl.value for scale in (1e-3, 2e-3))
+    results = [bench.run(Point(Selection((2,)), NOISE, scale=scale)) for scale in (1e-3, 2e-3)]
+    small, double = (result.comparison.kl.value for result in results)
     assert double == pytest.approx(4 * small, rel=5e-3)
 
 
@@ -122,7 +124,8 @@ def test_a_clean_model_that_is_not_finite_is_named() -> None:
     model, tokenizer = fixture("llama")
     data = open_data(None, tokenizer, n_samples=4, batch_size=4, max_length=12)
     model.model.layers[3].mlp.up_proj.weight.data[7, 2] = float("nan")
-    with pytest.raises(NonFinite, match=r"the model gives non-finite logits; .* at model\.layers\.3\.mlp\.up_proj\.linear\.0"):
+    named = r"the model gives non-finite logits; .* at model\.layers\.3\.mlp\.up_proj\.linear\.0"
+    with pytest.raises(NonFinite, match=named):
         _ = Bench(model, data).clean
 
 
