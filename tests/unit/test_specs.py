@@ -63,6 +63,7 @@ def test_every_error_has_its_exit_code() -> None:
         "CompiledModel": 3,
         "DoseVanished": 3,
         "ModelError": 4,
+        "NonFinite": 4,
         "StoreError": 5,
         "MissingExtra": 6,
         "ExitOrder": 1,

@@ -6,8 +6,8 @@ kept. Where to look by default is said by `projections`. Changes no value.
 """
 
 from .channels import ChannelStatistics
-from .finite import first_non_finite
+from .finite import first_non_finite, non_finite
 from .persistence import Persistence
 from .session import Capture, capture
 
-__all__ = ["Capture", "ChannelStatistics", "Persistence", "capture", "first_non_finite"]
+__all__ = ["Capture", "ChannelStatistics", "Persistence", "capture", "first_non_finite", "non_finite"]

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from ..errors import NonFinite
 from ..injection import Watch
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
 
-__all__ = ["first_non_finite"]
+__all__ = ["first_non_finite", "non_finite"]
 
 
 class _Looking:
@@ -41,3 +42,10 @@ def first_non_finite(
     with Watch(looking, model, layout=layout, blocks=blocks, in_steps=True), torch.no_grad():
         model(**inputs)
     return looking.found
+
+
+def non_finite(who: str, model: nn.Module, inputs: dict[str, object], *, layout: Layout) -> NonFinite:
+    """The error for a model that gave non-finite logits for these inputs; it names the first site."""
+    site = first_non_finite(model, inputs, layout=layout)
+    where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
+    return NonFinite(f"{who} gives non-finite logits; {where}")

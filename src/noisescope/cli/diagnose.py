@@ -9,6 +9,7 @@ Risk: HIGH (score 130)   61 forward passes, 3 min 4 s, 1.9 GB
 Report: noisescope-out/report.json
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import InputError
+from ..errors import InputError, StoreError
 from ..operators import expand
 from ..specs import PRESETS, DiagnosisSpec, parse_layers
 from .bars import bars
@@ -113,8 +114,7 @@ def diagnose(
             seed=seed,
         )
     )
-    if (output / "report.json").exists() and not overwrite:
-        raise InputError(f"{output} already holds a report; use another directory (--output) or --overwrite")
+    _refuse_output(output, overwrite=overwrite)
     started = time.monotonic()
 
     from ..diagnosis import diagnose as run
@@ -143,6 +143,21 @@ def diagnose(
     sys.stdout.write(
         f"{_headline(loaded, report)}\n\n{report}\n\n{_cost(time.monotonic() - started)}\nReport: {saved}\n"
     )
+    if failures := report.failures:
+        name, why = next(iter(failures.items()))
+        _say(f"noisescope: {len(failures)} points failed, first {name}: {why}")
+        raise typer.Exit(1)
+
+
+def _refuse_output(output: Path, *, overwrite: bool) -> None:
+    """Raises now for a directory that cannot be used at the end of a long run."""
+    nearest = next(path for path in (output, *output.absolute().parents) if os.path.exists(path))
+    if not nearest.is_dir():
+        raise StoreError(f"cannot write {output}: {nearest} is a file, expected a directory; choose another --output")
+    if not os.access(nearest, os.W_OK):
+        raise StoreError(f"cannot write {output}: permission denied; choose another --output")
+    if os.path.exists(output / "report.json") and not overwrite:
+        raise InputError(f"{output} already holds a report; use another directory (--output) or --overwrite")
 
 
 def _flags(make: "Callable[[], DiagnosisSpec]") -> DiagnosisSpec:

@@ -7,14 +7,11 @@ threshold and at least 1.5 times as much as each nearest window that shares no l
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from typing import Any
 
 from ..errors import InputError
 from ..measure.intervals import Estimate
-from ..noise import Noise
-from ..points import Point
-from ..specs import Selection
 
 __all__ = [
     "Window",
@@ -22,6 +19,7 @@ __all__ = [
     "group_windows",
     "identify_avalanche_points",
     "layer_degradation",
+    "longest_run",
     "sliding_windows",
 ]
 
@@ -46,10 +44,6 @@ class Window:
         """The layers in it."""
         return tuple(range(self.first, self.last + 1))
 
-    def point(self, noise: Noise, operators: tuple[str, ...] | None, *, seed: int, trials: int) -> Point:
-        """Noise on all of its layers."""
-        return Point(Selection(self.layers, operators), noise, seed, trials)
-
 
 def sliding_windows(layers: Sequence[int], size: int, step: int) -> list[Window]:
     """Windows over layers that follow each other; the last one ends at the last layer, whatever the step."""
@@ -62,11 +56,20 @@ def sliding_windows(layers: Sequence[int], size: int, step: int) -> list[Window]
     return [window for window in windows if len(window.layers) == size]  # none across a gap in the selection
 
 
+def longest_run(layers: Sequence[int]) -> int:
+    """How many of the layers follow each other, at most."""
+    longest = run = 0
+    for before, layer in zip([None, *layers], layers, strict=False):
+        run = run + 1 if before is not None and layer == before + 1 else 1
+        longest = max(longest, run)
+    return longest
+
+
 def group_windows(layers: Sequence[int]) -> dict[str, Window]:
     """Early, middle and late thirds; where layers do not divide by three the later groups are smaller."""
     names = ("early", "middle", "late")
     groups = min(len(names), len(layers))
-    base, more = divmod(len(layers), groups)
+    base, more = divmod(len(layers), max(groups, 1))
     found, start = {}, 0
     for number, name in enumerate(names[:groups]):
         size = base + (number < more)
@@ -113,7 +116,7 @@ def amplification(window: Estimate, layers: Sequence[Estimate]) -> Estimate | No
     The interval takes the figures as independent, on the logarithm.
     """
     total = sum(layer.value for layer in layers)
-    if not (window.value > 0 and 0 < total < float("inf")):
+    if not (0 < window.value < inf and 0 < total < inf):
         return None
     value = window.value / total
     of_layers = sqrt(sum(layer.stderr**2 for layer in layers)) / total

@@ -47,8 +47,8 @@ def together_points(cells: Sequence[Cell], noise: Noise, *, seed: int, trials: i
     layers = tuple(dict.fromkeys(layer for layer, _ in inside))
     present = tuple(name for name in OPERATORS if any(operator == name for _, operator in inside))
     core = tuple(name for name in present if name in CORE)
-    wanted = {"all": present, "core": core} if core and core != present else {"all": present}
-    return {name: Point(Selection(layers, found), noise, seed, trials) for name, found in wanted.items()}
+    wanted = {"all": present, "core": core if core != present else ()}
+    return {name: Point(Selection(layers, found), noise, seed, trials) for name, found in wanted.items() if found}
 
 
 def order_panel(rows: Sequence[Row]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import InputError, ModelError
-from ..measure.generating import window_of
-from ..measure.opening import open_data
+from ..errors import InputError
+from ..measure.batches import EvaluationSet
 from ..report import Report
 from ..specs import DiagnosisSpec
+from .accepting import accept, data_for
 from .progress import Progress, silent
 from .sections import sections
 from .stages import Diagnosis
@@ -59,24 +59,25 @@ def diagnose(
         The report: print it, read `report.map.top(10)`, or `report.save("out")`.
     """
     spec = spec or DiagnosisSpec()
-    _refuse(model)
+    accept(model)
 
-    def opened(source: object, samples: int) -> Any:
-        return open_data(
+    def opened(source: object, samples: int) -> EvaluationSet:
+        return data_for(
+            model,
             source,
             tokenizer,
             n_samples=samples,
             batch_size=batch_size,
             max_length=max_length,
             seed=spec.seed,
-            model_window=window_of(model),
         )
 
-    evaluation = opened(data, n_samples)
-    calibration = evaluation
-    if calibration_data is not None or calibration_samples not in (None, n_samples):
-        source = data if calibration_data is None else calibration_data
-        calibration = opened(source, calibration_samples or n_samples)
+    evaluation = calibration = opened(data, n_samples)
+    samples = n_samples if calibration_samples is None else calibration_samples
+    if samples < 2:
+        raise InputError(f"calibration_samples: got {samples}, expected a whole number from 2")
+    if calibration_data is not None or samples != n_samples:
+        calibration = opened(data if calibration_data is None else calibration_data, samples)
     diagnosis = Diagnosis(
         model,
         evaluation,
@@ -88,17 +89,3 @@ def diagnose(
         progress=progress,
     )
     return Report(sections(diagnosis, name=name or type(model).__name__))
-
-
-def _refuse(model: nn.Module) -> None:
-    """Raises for what has no next token, or would not give the same one twice."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: got {type(model).__name__}, expected a torch module")
-    config = getattr(model, "config", None)
-    writes = getattr(model, "can_generate", None)
-    if getattr(config, "is_encoder_decoder", False) or (callable(writes) and not writes()):
-        raise ModelError(
-            f"{type(model).__name__}: diagnose needs a causal language model, one that predicts next tokens"
-        )
-    if model.training:
-        raise InputError("model: it is in training mode, where dropout adds noise of its own; call model.eval() first")

@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..capturing import non_finite
 from ..errors import InputError, NothingMatched
 from ..injection import Watch
 from ..keys import Key
 from ..measure.batches import Batch, EvaluationSet
 from ..measure.intervals import Estimate, ratio
+from ..measure.scoring import first_bad_row
 from ..noise import Noise
 from ..resuming import Recording, Shelf
 from ..sites import Layout, Selector, Site
@@ -172,6 +174,9 @@ class _Weighing:
         return logits
 
     def _scores(self, logits: Tensor) -> list[Tensor]:
+        if first_bad_row(logits, self.batch) is not None:
+            device = next(self.model.parameters()).device
+            raise non_finite("the model", self.model, self.batch.inputs(device), layout=self.layout)
         return [score_of_sampled(logits.detach(), self.batch, key) for key in self.draws]
 
     @staticmethod

@@ -26,6 +26,7 @@ TOP_CHANNELS = 5
 def sections(run: Diagnosis, *, name: str) -> dict[str, Any]:
     """Everything a report holds, level by level; levels that were not asked for are empty."""
     spec = run.spec
+    run.check()
     looks_inside = spec.includes("operator") or spec.includes("layer")
     the_map = _map(run) if looks_inside else {}
     operators = run.operators if spec.includes("operator") else []
@@ -132,9 +133,10 @@ def _layer(run: Diagnosis, layer: int) -> dict[str, Any] | None:
 
 
 def _cross_level(windows: Mapping[str, Any], channels: Mapping[str, Any]) -> dict[str, Any]:
-    if not windows or not channels:
+    measured = {name: row for name, row in windows.items() if "degradation" in row}
+    if not measured or not channels:
         return {}
-    rows, r = correlate_layer_and_channel_sensitivity(windows, channels)
+    rows, r = correlate_layer_and_channel_sensitivity(measured, channels)
     return {"rows": rows, "outliers_vs_sensitivity": r, "expected": "r > 0.6"}
 
 

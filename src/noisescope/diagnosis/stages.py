@@ -13,16 +13,18 @@ import torch
 from torch import nn
 
 from ..capturing import Capture, capture
+from ..errors import InputError, NothingMatched
 from ..injection import Coverage, survey
 from ..measure.agreement import Agreement, agreement_panel
 from ..measure.batches import EvaluationSet
 from ..measure.hessian import HessianTrace, hessian_trace
 from ..measure.intervals import Estimate
 from ..noise import Noise, make_noise
+from ..operators import expand
 from ..points import Bench, Point, Result
 from ..sites import Layout, Selector
-from ..specs import OUTSIDE, DiagnosisSpec, Layer, Selection
-from .by_layer import Window, amplification, group_windows, sliding_windows
+from ..specs import DEFAULT_WINDOW, OUTSIDE, DiagnosisSpec, Layer, Selection
+from .by_layer import Window, amplification, group_windows, longest_run, sliding_windows
 from .by_operator import operator_points, together_points
 from .channel_report import ChannelReport
 from .channels import detect
@@ -59,7 +61,7 @@ class Diagnosis:
         self.layout = Layout.of(model, blocks=blocks)
         self.bench = Bench(model, data, layout=self.layout, tokenizer=tokenizer, max_new_tokens=max_new_tokens)
         self.noise: Noise = make_noise(spec.error_type, spec.noise_scale)
-        self.selection = Selection(spec.layers, spec.operators)
+        self.selection = Selection(spec.layers, expand(spec.operators))
         self.costs: dict[str, float] = {}
         """forward-pass equivalents by stage"""
         self._blocks = blocks
@@ -79,6 +81,15 @@ class Diagnosis:
         """Every site of the model."""
         return survey(self.model, blocks=self._blocks)
 
+    def check(self) -> None:
+        """Raises if this cannot be asked of this model, before anything is run over the data."""
+        if self.spec.level == "channel":
+            return
+        if self.layers and self.spec.includes("layer"):
+            _ = self.window_size
+        elif self.spec.level == "layer":
+            raise NothingMatched(f"{self.selection.describe()}: no block is meant, so there are no layers to look at")
+
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The operators of each layer that are asked for."""
@@ -87,6 +98,8 @@ class Diagnosis:
             for site in self.coverage.sites
             if site.layer is not None and self._meant(site.layer, site.operator, site.module)
         )
+        if not found:
+            raise NothingMatched(f"{self.selection.describe()}: no such site; `noisescope sites` lists what there is")
         return tuple((layer, operator) for layer, operator in found if layer is not None)
 
     @property
@@ -106,6 +119,7 @@ class Diagnosis:
         """The map from gradients; None for noise that is not random and dense."""
         if self.noise.name not in MOMENTS:
             return None
+        self._start_clean()  # which says so if the model gives no finite output
         tick = self._progress("map", len(self.data.batches))
         found = map_sensitivity(
             self.model, self.data, selection=self.selection, seed=self.spec.seed, layout=self.layout, progress=tick
@@ -139,10 +153,16 @@ class Diagnosis:
     @cached_property
     def windows(self) -> dict[Window, Row]:
         """Level 2: sliding windows."""
-        size = min(self.spec.window_size, len(self.layers))
-        return self._over_layers(
-            "windows", {w.name: w for w in sliding_windows(self.layers, size, self.spec.step_size)}
-        )
+        found = sliding_windows(self.layers, self.window_size, self.spec.step_size) if self.layers else []
+        return self._over_layers("windows", {window.name: window for window in found})
+
+    @property
+    def window_size(self) -> int:
+        """Layers of a window: as many as were asked for, or what there is if nothing was said."""
+        size, most = self.spec.window_size, longest_run(self.layers)
+        if size > most and size != DEFAULT_WINDOW:
+            raise InputError(f"window_size: got {size}, expected at most {most}, the layers in a row to choose from")
+        return min(size, most)
 
     @cached_property
     def groups(self) -> dict[str, tuple[Window, Row]]:
@@ -206,7 +226,7 @@ class Diagnosis:
             for layer in self.layers:
                 if (kl := self.layer_kl(layer)) is not None:
                     window = Window(layer, layer)
-                    found[window.name] = (window.point(self.noise, self.spec.operators, **self._draws), kl)
+                    found[window.name] = (self._window_point(window), kl)
         return found
 
     def _verify(self, threshold: Threshold, point: Point, known: float | None, *, spent: float) -> Threshold:
@@ -258,7 +278,8 @@ class Diagnosis:
         return detect(self._captured)
 
     def _capture(self) -> Capture:
-        return capture(self.model, persistence=self.spec.outlier_threshold, blocks=self._blocks)
+        layers = self.selection.layers
+        return capture(self.model, layers=layers, persistence=self.spec.outlier_threshold, blocks=self._blocks)
 
     @cached_property
     def hessian(self) -> HessianTrace | None:
@@ -312,9 +333,14 @@ class Diagnosis:
         return {"seed": self.spec.seed, "trials": self.spec.trials}
 
     def _over_layers(self, stage: str, windows: Mapping[str, Window]) -> dict[Window, Row]:
-        points = {name: w.point(self.noise, self.spec.operators, **self._draws) for name, w in windows.items()}
+        points = {name: self._window_point(window) for name, window in windows.items()}
         rows = self._rows(stage, points)
         return dict(zip(windows.values(), rows, strict=True))
+
+    def _window_point(self, window: Window) -> Point:
+        """Noise on the layers of a window that are asked for."""
+        layers = tuple(layer for layer in window.layers if layer in self.layers)
+        return Point(Selection(layers, self.selection.operators), self.noise, **self._draws)
 
     def _rows(self, stage: str, points: Mapping[str, Point]) -> list[Row]:
         return [Row(name, result) for name, result in self._run(stage, points).items()]

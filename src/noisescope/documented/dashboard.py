@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from ..capturing import capture
 from ..diagnosis import Diagnosis
+from ..diagnosis.accepting import accept, data_for
 from ..diagnosis.rows import Row
-from ..errors import InputError
+from ..errors import InputError, NonFinite
 from ..injection import inject
-from ..measure.generating import window_of
 from ..measure.hessian import next_token_loss
 from ..measure.metrics import compare_values, compute_gradient_ratio, compute_sparsity
-from ..measure.opening import open_data
 from ..measure.readings import dashboard_risk, read
 from ..points import Point
 from ..specs import DiagnosisSpec
@@ -55,9 +54,14 @@ class MetricsDashboard:
         npu_activations: Tensor | Mapping[str, Tensor] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """{primary, secondary, hardware}; hardware is empty without the activations of two devices."""
-        data = open_data(test_data, self.tokenizer, model_window=window_of(model))
+        accept(model)
+        hardware = _hardware(gpu_activations, npu_activations)
+        data = data_for(model, test_data, self.tokenizer)
         run = Diagnosis(model, data, DiagnosisSpec(noise_scale=self.noise_scale), tokenizer=self.tokenizer)
-        row = Row("all", run.bench.run(Point(run.selection, run.noise))).as_json()
+        result = run.bench.run(Point(run.selection, run.noise))
+        if result.comparison is None:
+            raise NonFinite(result.failure)
+        row = Row("all", result).as_json()
         primary = ("degradation", "sensitivity_score", "noise_tolerance_index", "baseline_acc", "noisy_acc")
         self.metrics = {
             "primary": {key: row[key] for key in primary} | {"kl": row["kl"]["value"]},
@@ -68,7 +72,7 @@ class MetricsDashboard:
                 "gradient_ratio": _gradient_ratio(run),
                 "sparsity": _sparsity(run),
             },
-            "hardware": _hardware(gpu_activations, npu_activations),
+            "hardware": hardware,
         }
         return self.metrics
 
@@ -122,10 +126,12 @@ def _sparsity(run: Diagnosis) -> float | None:
 
 
 def _hardware(good: Any, suspect: Any) -> dict[str, Any]:
-    if good is None or suspect is None:
+    if good is None and suspect is None:
         return {}
-    pairs = [(good[name], suspect[name]) for name in good] if isinstance(good, Mapping) else [(good, suspect)]
-    if not pairs:
-        raise InputError("gpu_activations: got none, expected a tensor or a dictionary of tensors")
+    sides = [side if isinstance(side, Mapping) else {"": side} for side in (good, suspect) if side is not None]
+    if len(sides) < 2 or not sides[0] or set(sides[0]) != set(sides[1]):
+        names = " and ".join(" ".join(map(str, side)) or "a tensor" for side in sides)
+        raise InputError(f"gpu_activations, npu_activations: got {names}, expected both, with the same names")
+    pairs = [(sides[0][name], sides[1][name]) for name in sides[0]]
     flat = [torch.cat([part[side].detach().flatten().double().cpu() for part in pairs]) for side in (0, 1)]
     return asdict(compare_values(*flat))

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from ..diagnosis import Diagnosis
+from ..diagnosis.accepting import accept, data_for
 from ..diagnosis.sections import window_rows
 from ..diagnosis.thresholds import LARGEST, search
 from ..errors import InputError, ModelError
 from ..injection import forwards_replaced
-from ..measure.generating import window_of
-from ..measure.opening import open_data
 from ..operators import expand
 from ..points import Point
 from ..sites import Layout
@@ -65,6 +64,12 @@ def find_critical_threshold(
         target_degradation=target_degradation, layers=parse_layers(layers), operators=expand(operators)
     )
     run = _diagnosis(model, test_data, tokenizer, spec)
+    if not run.conclusive:
+        clean = run.bench.clean
+        raise InputError(
+            f"{run.data.name}: the model's accuracy, {clean.accuracy}, is no better than chance, {clean.chance:.3g}; "
+            "there is nothing to lose, pass data on which it is"
+        )
 
     def degradation(point: Point) -> float:
         result = run.bench.run(point)
@@ -77,6 +82,8 @@ def find_critical_threshold(
 def capture_layer_output(model: nn.Module, layer_id: int, inputs: Mapping[str, Tensor] | Tensor) -> Tensor:
     """The hidden state that a layer gives for the inputs, a dictionary of tensors or token ids."""
     layout = Layout.of(model)
+    if isinstance(layer_id, bool) or not isinstance(layer_id, int):
+        raise InputError(f"layer_id: got {layer_id!r}, expected the index of a layer")
     layout.require(layer_id, what="layer_id")
     kept: list[Any] = []
 
@@ -94,7 +101,5 @@ def capture_layer_output(model: nn.Module, layer_id: int, inputs: Mapping[str, T
 
 
 def _diagnosis(model: nn.Module, test_data: object, tokenizer: Any, spec: DiagnosisSpec) -> Diagnosis:
-    if model.training:
-        raise InputError("model: it is in training mode, where dropout adds noise of its own; call model.eval() first")
-    data = open_data(test_data, tokenizer, model_window=window_of(model))
-    return Diagnosis(model, data, spec, tokenizer=tokenizer)
+    accept(model)
+    return Diagnosis(model, data_for(model, test_data, tokenizer), spec, tokenizer=tokenizer)

@@ -29,6 +29,8 @@ def plot_sensitivity_heatmap(windows: Mapping[str, Mapping[str, Any]], window_si
     strip.set_title(f"accuracy lost to noise, by layer and by window of {window_size} layers")
     figure.colorbar(image, ax=[strip, bars], label="accuracy lost, %")
     for row in windows.values():
+        if row.get("degradation") is None:  # it could not be measured
+            continue
         middle, wide = (row["start_layer"] + row["end_layer"]) / 2, row["end_layer"] - row["start_layer"] + 1
         low, high = row.get("degradation_interval", (row["degradation"], row["degradation"]))
         bars.hlines(100 * row["degradation"], middle - wide / 2, middle + wide / 2, color="0.3")

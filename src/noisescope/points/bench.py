@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..capturing import first_non_finite
+from ..capturing import non_finite
 from ..errors import InputError, ModelError, NonFinite
 from ..injection import Injection, InjectionStats, Scales
 from ..measure.batches import Batch, EvaluationSet
@@ -172,9 +172,7 @@ class Bench:
         return logits
 
     def _non_finite(self, batch: Batch, who: str) -> NonFinite:
-        site = first_non_finite(self.model, batch.inputs(self._device), layout=self.layout)
-        where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
-        return NonFinite(f"{who} gives non-finite logits; {where}")
+        return non_finite(who, self.model, batch.inputs(self._device), layout=self.layout)
 
     # --- the clean run ------------------------------------------------------------------------------------------
 

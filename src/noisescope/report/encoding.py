@@ -12,12 +12,17 @@ _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def encode(value: Any) -> str:
     """The JSON text; numbers that are not finite become {"non_finite": "NaN"} and the like."""
-    return json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    # half a character, as in a file name that is no valid text, has no bytes in UTF-8: JSON writes it \udc80
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def decode(text: str) -> Any:
-    """The value of such a text."""
-    return json.loads(text, object_hook=_number)
+    """The value of such a text; a ValueError for any other."""
+    try:
+        return json.loads(text, object_hook=_number, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _plain(value: Any) -> Any:
@@ -37,4 +42,9 @@ def _name(value: float) -> str:
 
 
 def _number(found: dict[str, Any]) -> Any:
-    return _NAMES.get(found["non_finite"], found) if set(found) == {"non_finite"} else found
+    name = found.get("non_finite")
+    return _NAMES.get(name, found) if len(found) == 1 and isinstance(name, str) else found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"a bare {constant} is not JSON")

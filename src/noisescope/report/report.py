@@ -14,6 +14,22 @@ from .table import MapTable
 __all__ = ["SCHEMA_VERSION", "Report"]
 
 SCHEMA_VERSION = 1
+_SECTIONS: Mapping[str, type] = {
+    "schema_version": int,
+    "executive_summary": dict,
+    "operator_analysis": dict,
+    "layer_analysis": dict,
+    "channel_analysis": dict,
+    "map": dict,
+    "cross_level": dict,
+    "recommendations": list,
+    "metrics": dict,
+    "coverage": dict,
+    "environment": dict,
+    "cost": dict,
+    "config": dict,
+}
+"""the documented keys, and what is under each"""
 
 
 @dataclass(frozen=True)
@@ -31,12 +47,20 @@ class Report:
         return MapTable(self.sections.get("map", {}).get("cells", ()))
 
     @property
+    def failures(self) -> dict[str, str]:
+        """What could not be measured, and why: rows of the levels by name."""
+        found = {**self.sections["operator_analysis"], **self.sections["layer_analysis"]}
+        for part in ("together", "groups", "layers"):
+            found |= {f"{part} {name}": row for name, row in self.sections["metrics"].get(part, {}).items() if row}
+        return {name: str(row["failed"]) for name, row in found.items() if "failed" in row}
+
+    @property
     def risk(self) -> str:
         """HIGH, MODERATE or LOW."""
         return str(self.sections["executive_summary"]["overall_risk_level"])
 
     def to_json(self) -> str:
-        """Strict JSON."""
+        """Strict JSON; the same report gives the same text."""
         return encode(self.sections)
 
     def save(self, directory: str | Path) -> Path:
@@ -52,10 +76,11 @@ class Report:
         file = file / "report.json" if file.is_dir() else file
         try:
             sections = decode(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+        except ValueError as error:
             raise InputError(f"{file}: not a report ({' '.join(str(error).split())})") from None
-        if not isinstance(sections, dict) or sections.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(f"{file}: not a report of schema version {SCHEMA_VERSION}")
+        _check(sections, str(file))
         return cls(sections)
 
     def __str__(self) -> str:
@@ -63,3 +88,14 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<Report: risk {self.risk}, {len(self.map)} cells>"
+
+
+def _check(sections: object, file: str) -> None:
+    """Raises for what is no report of this version."""
+    version = sections.get("schema_version") if isinstance(sections, dict) else None
+    if not isinstance(sections, dict) or version != SCHEMA_VERSION or isinstance(version, bool):
+        raise InputError(f"{file}: schema_version: got {version!r}, expected a report of version {SCHEMA_VERSION}")
+    for name, kind in _SECTIONS.items():
+        if not isinstance(sections.get(name), kind):
+            got = type(sections[name]).__name__ if name in sections else "nothing"
+            raise InputError(f"{file}: {name}: got {got}, expected a {kind.__name__}; the report is incomplete")

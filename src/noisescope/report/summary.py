@@ -8,6 +8,7 @@ Risk: MODERATE (score 55)                                38 forward passes
 """
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
 __all__ = ["summarise"]
@@ -41,7 +42,8 @@ def _line(place: int, name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     if "failed" in row:
         return str(place), name, "-", "-", f"FAILED: {row['failed']}"
     low, high = row["degradation_interval"]
-    lost = f"{row['degradation']:.1%} [{100 * low:.1f}, {100 * high:.1f}]"
+    known = not isnan(row["degradation"])  # without a right answer there is no share of them to lose
+    lost = f"{row['degradation']:.1%} [{100 * low:.1f}, {100 * high:.1f}]" if known else "-"
     return str(place), name, _figure(row["kl"]), lost, row["severity"]
 
 
@@ -58,20 +60,19 @@ def _rank(row: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _trust(sections: Mapping[str, Any]) -> str:
+    lines = []
     found = sections["map"].get("agreement") or {}
-    if not found.get("spearman"):
-        return ""
-    rank = found["spearman"]
-    lines = [
-        f"map: {len(sections['map']['cells'])} cells from {sections['map']['passes']} backward passes; agrees with "
-        f"injection: Spearman {rank['value']:.2f} [{rank['low']:.2f}, {rank['high']:.2f}] over {found['checked']} "
-        f"checked cells, predicted/measured {found['ratio_median']:.2f}"
-    ]
-    if sections["map"]["corrections"]:
-        moved = ", ".join(f"{name} x{factor:.2f}" for name, factor in sections["map"]["corrections"].items())
-        lines.append(f"corrected by what was measured: {moved}")
-    clean = sections["metrics"]["clean"]
-    if not clean["conclusive"]:
+    if rank := found.get("spearman"):
+        lines.append(
+            f"map: {len(sections['map']['cells'])} cells from {sections['map']['passes']} backward passes; agrees with "
+            f"injection: Spearman {rank['value']:.2f} [{rank['low']:.2f}, {rank['high']:.2f}] over {found['checked']} "
+            f"checked cells, predicted/measured {found['ratio_median']:.2f}"
+        )
+    if moved := sections["map"].get("corrections"):
+        factors = ", ".join(f"{name} x{factor:.2f}" for name, factor in moved.items())
+        lines.append(f"corrected by what was measured: {factors}")
+    clean = sections["metrics"].get("clean")
+    if clean and not clean["conclusive"]:
         lines.append(
             f"accuracy {clean['accuracy']['value']:.1%} is no better than chance ({clean['chance']:.1%}): "
             "accuracy lost is inconclusive, the KL ranks"
@@ -97,10 +98,12 @@ def _channels(sections: Mapping[str, Any]) -> str:
     if not found:
         return ""
     total, modules = found["summary"]["total_outlier_channels"], len(found["per_layer"])
+    bad = sum(row["non_finite"] for row in found["per_layer"].values())
+    also = f"; {bad} values were not finite and are left out" if bad else ""
     if not total:
-        return f"channels: no outliers in {modules} modules"
+        return f"channels: no outliers in {modules} modules{also}"
     name, worst = max(found["per_layer"].items(), key=lambda item: item[1]["max_ratio"])
-    return f"channels: {total} outliers in {modules} modules, the largest {worst['max_ratio']:.0f}x in {name}"
+    return f"channels: {total} outliers in {modules} modules, the largest {worst['max_ratio']:.0f}x in {name}{also}"
 
 
 def _advice(sections: Mapping[str, Any]) -> str:

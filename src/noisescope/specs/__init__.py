@@ -1,6 +1,6 @@
 """What can be asked, checked and canonical: a selection of sites, a diagnosis. No torch here."""
 
-from .diagnosis import LEVELS, PRESETS, DiagnosisSpec, Preset
+from .diagnosis import DEFAULT_WINDOW, LEVELS, PRESETS, DiagnosisSpec, Preset
 from .selecting import (
     OUTSIDE,
     Layer,
@@ -14,6 +14,7 @@ from .selecting import (
 )
 
 __all__ = [
+    "DEFAULT_WINDOW",
     "LEVELS",
     "OUTSIDE",
     "PRESETS",

@@ -6,10 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import InputError, unknown_name
-from .selecting import Layer, check_scale
+from .selecting import Layer, check_scale, parse_layers, parse_names
 
-__all__ = ["LEVELS", "PRESETS", "DiagnosisSpec", "Preset"]
+__all__ = ["DEFAULT_WINDOW", "LEVELS", "PRESETS", "DiagnosisSpec", "Preset"]
 
+DEFAULT_WINDOW = 3
+"""layers of a window, or as many as there are"""
 LEVELS = ("operator", "layer", "channel", "full")
 SAMPLED = ("checks", "all")
 
@@ -40,7 +42,7 @@ class DiagnosisSpec:
     error_type: str = "relative_gaussian"
     layers: tuple[Layer, ...] | None = None
     operators: tuple[str, ...] | None = None
-    window_size: int = 3
+    window_size: int = DEFAULT_WINDOW
     step_size: int = 1
     avalanche_threshold: float = 0.15
     outlier_threshold: float = 10.0
@@ -61,6 +63,8 @@ class DiagnosisSpec:
         for name in ("window_size", "step_size", "trials"):
             _check_whole(name, getattr(self, name), least=1)
         _check_whole("seed", self.seed, least=0)
+        object.__setattr__(self, "layers", parse_layers(self.layers))
+        object.__setattr__(self, "operators", parse_names(self.operators, what="operators"))
 
     def includes(self, level: str) -> bool:
         """True if that level is asked for, alone or with all others."""
@@ -68,7 +72,7 @@ class DiagnosisSpec:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, for a report."""
-        return asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 def _check_whole(name: str, given: object, *, least: int) -> None:

@@ -1,0 +1,54 @@
+"""What a diagnosis takes: a causal language model in eval mode, and data that it can read."""
+
+from typing import Any
+
+from torch import nn
+
+from ..errors import InputError, ModelError
+from ..measure.batches import EvaluationSet
+from ..measure.generating import window_of
+from ..measure.opening import open_data
+
+__all__ = ["accept", "data_for"]
+
+
+def accept(model: object) -> None:
+    """Raises for what has no next token, or would not give the same one twice."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: got {type(model).__name__}, expected a torch module")
+    config = getattr(model, "config", None)
+    writes = getattr(model, "can_generate", None)
+    if getattr(config, "is_encoder_decoder", False) or (callable(writes) and not writes()):
+        raise ModelError(f"{type(model).__name__}: expected a causal language model, one that predicts next tokens")
+    if model.training:
+        raise InputError("model: it is in training mode, where dropout adds noise of its own; call model.eval() first")
+
+
+def data_for(
+    model: nn.Module,
+    source: object,
+    tokenizer: Any = None,
+    *,
+    n_samples: int = 50,
+    batch_size: int = 8,
+    max_length: int | None = None,
+    seed: int = 0,
+) -> EvaluationSet:
+    """An evaluation set that fits the model: its window, and the tokens that it knows."""
+    return open_data(
+        source,
+        tokenizer,
+        n_samples=n_samples,
+        batch_size=batch_size,
+        max_length=max_length,
+        seed=seed,
+        model_window=window_of(model),
+        vocab_size=_vocabulary(model),
+    )
+
+
+def _vocabulary(model: nn.Module) -> int | None:
+    """How many tokens the model knows, None where it does not say."""
+    get = getattr(model, "get_input_embeddings", None)
+    known = getattr(get() if callable(get) else None, "num_embeddings", None)
+    return known if isinstance(known, int) else None
