@@ -1,0 +1,256 @@
+"""What a diagnosis costs and how true its map is; results go to results.json beside this file, part by part.
+
+python benchmarks/diagnose/run.py                all parts, about forty minutes on two cores
+python benchmarks/diagnose/run.py map layers     some of them
+
+map        the map of the default model against three sampled sweeps at scale 0.05, one forward pass a cell
+resume     a sampled sweep over layers with resuming against the same without
+full       `diagnose` with its defaults: forward-pass equivalents, time, memory against one backward pass
+layers     time of the map for 6, 12, 24 and 48 layers
+fixtures   the trained fixture models: map against sweeps, before and after correction
+families   models of five families with random weights: predicted over measured at scale 0.01
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from noisescope import RelativeGaussian, diagnose, map_sensitivity, open_data
+from noisescope.diagnosis.checking import cell_point, choose_checks, correct
+from noisescope.measure.batches import Batch, EvaluationSet
+from noisescope.measure.rank_correlation import spearman
+from noisescope.models import load
+from noisescope.points import Bench, Point
+from noisescope.specs import Selection
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SWEEPS = 3
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    return work(), time.perf_counter() - started
+
+
+def sweep(bench: Bench, cells: list, scale: float, seed: int) -> np.ndarray:
+    noise = RelativeGaussian(scale)
+    return np.array([bench.run(cell_point(cell, noise, seed=seed, trials=1)).comparison.kl.value for cell in cells])
+
+
+def against_sweeps(model: Any, data: EvaluationSet, scale: float, *, inside_only: bool = True) -> dict[str, Any]:
+    """The map against the mean of three sweeps; rank correlations, ratio, cost and time."""
+    bench = Bench(model, data)
+    _ = bench.clean, bench.resumes
+    found, map_s = timed(lambda: map_sensitivity(model, data))
+    noise = RelativeGaussian(scale)
+    everything = found.predict(noise)
+    cells = [cell for cell in everything if isinstance(cell[0], int) or not inside_only]
+    predicted = np.array([everything[cell].value for cell in cells])
+    before = bench.cost
+    sampled, sweeps_s = timed(lambda: np.array([sweep(bench, cells, scale, seed) for seed in range(SWEEPS)]))
+    mean = sampled.mean(0)
+    checks = choose_checks(everything, max(8, bench.layers), seed=0)
+    results = {cell: bench.run(cell_point(cell, noise, seed=100, trials=1)) for cell in checks}
+    after = correct(everything, results)
+    corrected = np.array([after.cells[cell].value.value for cell in cells])
+    ratios = predicted / mean
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    return {
+        "cells": len(cells),
+        "tokens": data.predicted_tokens,
+        "scale": scale,
+        "map_forward_equivalents": found.cost,
+        "map_s": map_s,
+        "sweep_forwards_one_a_cell": len(cells),
+        "sweep_forward_equivalents_resumed": (bench.cost - before) / SWEEPS,
+        "sweep_s_resumed": sweeps_s / SWEEPS,
+        "wall_ratio_resumed": sweeps_s / SWEEPS / map_s,
+        "spearman": spearman(predicted, mean),
+        "spearman_corrected": spearman(corrected, mean),
+        "checked": len(checks),
+        "corrections": dict(after.corrections),
+        "single_sweeps_agree": [spearman(sampled[a], sampled[b]) for a, b in pairs],
+        "ratio_median": float(np.median(ratios)),
+        "ratio_quartiles": np.quantile(ratios, [0.25, 0.75]).tolist(),
+        "ratio_worst": [
+            {"cell": list(cells[at]), "ratio": float(ratios[at])} for at in np.argsort(-np.abs(np.log(ratios)))[:5]
+        ],
+    }
+
+
+def part_map() -> dict[str, Any]:
+    loaded = load()
+    data = open_data(None, loaded.tokenizer, n_samples=16, batch_size=16)
+    return against_sweeps(loaded.model, data, 0.05)
+
+
+def part_resume() -> dict[str, Any]:
+    """Noise on each layer in turn, over the whole model or from that layer on."""
+    loaded = load()
+    data = open_data(None, loaded.tokenizer, n_samples=16, batch_size=16)
+    noise = RelativeGaussian(0.05)
+    found: dict[bool, Any] = {}
+    for resume in (True, False):
+        bench = Bench(loaded.model, data, resume=resume)
+        _ = bench.clean, bench.resumes
+        before = bench.cost
+        points = [Point(Selection((layer,)), noise) for layer in range(bench.layers)]
+        results, wall_s = timed(lambda bench=bench, points=points: [bench.run(point) for point in points])
+        cost = bench.cost - before
+        _, tail_s = timed(lambda bench=bench: bench.run(Point(Selection(("final_norm",)), noise)))
+        found[resume] = (cost, wall_s, [result.comparison.noisy.kl_nats for result in results], tail_s)
+    same = all(np.array_equal(a, b) for a, b in zip(found[True][2], found[False][2], strict=True))
+    return {
+        "layers": len(found[True][2]),
+        "forward_equivalents": {"resumed": found[True][0], "whole": found[False][0]},
+        "ratio_of_forward_equivalents": found[True][0] / found[False][0],
+        "wall_s": {"resumed": found[True][1], "whole": found[False][1]},
+        "ratio_of_wall_time": found[True][1] / found[False][1],
+        "bit_identical": same,
+        "head_and_scoring_s": found[True][3],
+        "share_that_resuming_cannot_save": found[True][3] * len(found[False][2]) / found[False][1],
+    }
+
+
+_MEMORY = """
+import resource, sys, torch
+from noisescope.models import load
+from noisescope import diagnose, open_data
+loaded = load()
+data = open_data(None, loaded.tokenizer, n_samples=50)
+batch = data.batches[0]
+with torch.no_grad():
+    for parameter in loaded.model.parameters():
+        parameter.sum()
+bare = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if sys.argv[1] == "backward":
+    loaded.model(**batch.inputs(), labels=batch.input_ids).loss.backward()
+elif sys.argv[1] == "frozen":
+    loaded.model.requires_grad_(False)
+    embedded = loaded.model.get_input_embeddings()(batch.input_ids).requires_grad_()
+    loaded.model(inputs_embeds=embedded, labels=batch.input_ids, use_cache=False).loss.backward()
+elif sys.argv[1] == "diagnose":
+    diagnose(loaded.model, data)
+print(bare, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def memory(what: str) -> float:
+    """Largest resident memory of a process that does this, over that of the loaded model, in bytes."""
+    done = subprocess.run([sys.executable, "-c", _MEMORY, what], check=True, capture_output=True, text=True)
+    bare, most = map(int, done.stdout.split()[-2:])
+    return (most - bare) * 1024.0
+
+
+def part_full() -> dict[str, Any]:
+    loaded = load()
+    report, wall_s = timed(lambda: diagnose(loaded.model, tokenizer=loaded.tokenizer, name=loaded.name))
+    peaks = {what: memory(what) for what in ("backward", "frozen", "diagnose")}
+    layers = report.sections["coverage"]["layers"]
+    return {
+        "layers": layers,
+        "forward_equivalents": report.sections["cost"]["forward_pass_equivalents"],
+        "limit": 2 * layers + 20,
+        "by_stage": report.sections["cost"]["by_stage"],
+        "wall_s": wall_s,
+        "agreement": report.sections["map"]["agreement"],
+        "peak_bytes_over_model": peaks,
+        "peak_over_one_backward": peaks["diagnose"] / peaks["backward"],
+        "peak_over_one_backward_without_parameter_gradients": peaks["diagnose"] / peaks["frozen"],
+    }
+
+
+def part_layers() -> dict[str, Any]:
+    """A Llama of width 256 with random weights; the smallest of three times."""
+    found = {}
+    for layers in (6, 12, 24, 48):
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=512, hidden_size=256, intermediate_size=704, num_hidden_layers=layers, num_attention_heads=4
+        )
+        model = LlamaForCausalLM(config).eval()
+        ids = torch.randint(3, 512, (16, 64))
+        data = EvaluationSet(
+            "x", (Batch(ids, torch.ones_like(ids), torch.ones(16, 63, dtype=torch.bool), tuple(range(16))),)
+        )
+        found[layers] = min(timed(lambda model=model, data=data: map_sensitivity(model, data))[1] for _ in range(3))
+    return {
+        "map_s": {str(layers): wall_s for layers, wall_s in found.items()},
+        "s_per_layer": {str(layers): wall_s / layers for layers, wall_s in found.items()},
+    }
+
+
+def part_fixtures() -> dict[str, Any]:
+    found = {}
+    for name in ("llama", "gpt2"):
+        home = ROOT / "tests/fixtures" / name
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(home).eval(), AutoTokenizer.from_pretrained(home)
+        data = open_data(None, tokenizer, n_samples=50, batch_size=25)
+        found[name] = {str(scale): against_sweeps(model, data, scale, inside_only=False) for scale in (0.01, 0.05)}
+    return found
+
+
+def part_families() -> dict[str, Any]:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from families import build, tokens  # the tests' own tiny models
+
+    found = {}
+    for family in ("qwen3", "gemma3", "phi3", "gpt_neox", "bloom", "falcon"):
+        batches = [tokens(family, rows=16, length=32, seed=seed)["input_ids"] for seed in range(4)]
+        data = EvaluationSet(
+            "made up",
+            tuple(
+                Batch(
+                    ids, torch.ones_like(ids), torch.ones(16, 31, dtype=torch.bool), tuple(range(16 * n, 16 * n + 16))
+                )
+                for n, ids in enumerate(batches)
+            ),
+        )
+        found[family] = against_sweeps(build(family), data, 0.01, inside_only=False)
+    return found
+
+
+PARTS = {
+    "map": part_map,
+    "resume": part_resume,
+    "layers": part_layers,
+    "fixtures": part_fixtures,
+    "families": part_families,
+    "full": part_full,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    target = HERE / "results.json"
+    for part in parser.parse_args().parts or list(PARTS):
+        results = json.loads(target.read_text()) if target.exists() else {}
+        results[part] = PARTS[part]()
+        results["machine"] = {
+            "processor": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "cores": os.cpu_count(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+        target.write_text(json.dumps(results, indent=1) + "\n")
+        print(part, json.dumps(results[part], indent=1))
+    print("most memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB")
+
+
+if __name__ == "__main__":
+    main()
