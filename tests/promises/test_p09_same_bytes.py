@@ -20,6 +20,7 @@ import noisescope as ns
 from families import DECODERS, build, tokens
 from noisescope.diagnosis import integrated
 from noisescope.keys import Key
+from noisescope.noise.drawing import Draw
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 README = Path(__file__).parents[2] / "README.md"
@@ -166,14 +167,27 @@ def an_address_is_in_it(monkeypatch):
     sections_with(monkeypatch, model=lambda: kept.append(object()) or repr(kept[-1]))
 
 
-def noise_from_the_global_stream(monkeypatch):
+def labels_from_the_global_stream(monkeypatch):
     monkeypatch.setattr(Key, "generator", lambda self, device="cpu": torch.default_generator)
 
 
-MUTANTS = (the_time_is_in_it, the_wall_time_is_in_it, an_address_is_in_it, noise_from_the_global_stream)
+def noise_from_the_global_stream(monkeypatch):
+    def mutant(self, key, device):
+        self._bits = np.random.SFC64(np.random.randint(2**31))
+
+    monkeypatch.setattr(Draw, "__init__", mutant)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        the_time_is_in_it,
+        the_wall_time_is_in_it,
+        an_address_is_in_it,
+        labels_from_the_global_stream,
+        noise_from_the_global_stream,
+    ],
+)
 def test_the_mutants_are_caught(monkeypatch, mutant):
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
