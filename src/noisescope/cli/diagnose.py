@@ -83,7 +83,7 @@ def diagnose(
         Sampled, typer.Option(help="all: inject into every cell and layer, and verify every threshold.")
     ] = Sampled.checks,
     curvature: Annotated[bool, typer.Option("--curvature", help="Also the Hessian's trace by layer.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Rows that run together.")] = 8,
+    batch_size: Annotated[int, typer.Option(help="Rows that run together.")] = 16,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Where answers are generated.")] = 512,
     seed: Annotated[int, typer.Option(help="Of data, labels and noise.")] = 0,

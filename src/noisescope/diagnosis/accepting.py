@@ -30,7 +30,7 @@ def data_for(
     tokenizer: Any = None,
     *,
     n_samples: int = 50,
-    batch_size: int = 8,
+    batch_size: int = 16,
     max_length: int | None = None,
     seed: int = 0,
 ) -> EvaluationSet:

@@ -17,6 +17,7 @@ from ..keys import Key
 from ..measure.intervals import Estimate
 from ..measure.rank_correlation import rank_correlations
 from ..noise import Noise
+from ..operators import OPERATORS
 from ..points import Point, Result
 from ..specs import Layer, Selection
 from .sensing import Cell
@@ -24,6 +25,7 @@ from .sensing import Cell
 __all__ = ["Checked", "CheckedMap", "cell_point", "choose_checks", "correct"]
 
 _95 = 1.96
+_PRODUCTS = tuple(name for name, row in OPERATORS.items() if row.product)
 
 
 def cell_point(cell: Cell, noise: Noise, *, seed: int, trials: int) -> Point:
@@ -85,9 +87,14 @@ class CheckedMap:
     agreement: Mapping[str, Any]
 
     def layer(self, layer: Layer) -> Estimate | None:
-        """The sum over a layer's operators: what noise on all of it would do if nothing interacted."""
-        found = [checked.value for (place, _), checked in self.cells.items() if place == layer]
-        return _sum(found) if found else None
+        """The sum over a layer's operators: what noise on all of it would do if nothing interacted.
+
+        `attention` is the second of the products, which the cell of the products has too: it counts once.
+        """
+        found = {operator: checked.value for (place, operator), checked in self.cells.items() if place == layer}
+        if any(operator in found for operator in _PRODUCTS):
+            found.pop("attention", None)
+        return _sum(found.values()) if found else None
 
     def as_json(self) -> list[dict[str, Any]]:
         """One row a cell."""

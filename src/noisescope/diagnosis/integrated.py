@@ -31,7 +31,7 @@ def diagnose(
     calibration_data: object = None,
     n_samples: int = 50,
     calibration_samples: int | None = None,
-    batch_size: int = 8,
+    batch_size: int = 16,
     max_length: int | None = None,
     max_new_tokens: int = 512,
     blocks: str | None = None,

@@ -32,7 +32,7 @@ def open_data(
     tokenizer: object = None,
     *,
     n_samples: int = 50,
-    batch_size: int = 8,
+    batch_size: int = 16,
     max_length: int | None = None,
     seed: int = 0,
     model_window: int | None = None,

@@ -83,6 +83,13 @@ def test_a_layer_is_the_sum_of_its_cells() -> None:
     assert found.layer("embed") is None
 
 
+def test_attentions_value_counts_once() -> None:
+    """It is the second of the two products, which the products' cell has too."""
+    cells = {(0, "matmul"): figure(3.0), (0, "attention"): figure(2.0), (0, "linear"): figure(1.0)}
+    assert correct(cells, {}).layer(0).value == pytest.approx(4.0)
+    assert correct({(0, "attention"): figure(2.0)}, {}).layer(0).value == pytest.approx(2.0)
+
+
 def test_a_failed_check_is_left_out() -> None:
     found = correct(CELLS, {(3, "linear"): result(None)})
     assert found.agreement["checked"] == 0

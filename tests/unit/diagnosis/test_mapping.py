@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import noisescope
 from families import DECODERS, build, tokens
+from noisescope.diagnosis.checking import correct
 from noisescope.diagnosis.mapping import map_sensitivity
 from noisescope.errors import InputError, NothingMatched
 from noisescope.injection import Watch
@@ -248,3 +249,15 @@ def test_block_by_block_takes_the_memory_of_one_block() -> None:
     evaluation = EvaluationSet("one", (rows(torch.randint(3, 16, (4, 32))),))
     whole, blockwise = (graph_bytes(model, evaluation, by_block=way) for way in (False, True))
     assert blockwise < whole / 6
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom"])
+def test_a_layers_cells_add_up_to_noise_on_all_of_it(family: str) -> None:
+    """At a small scale, where nothing interacts; no value is disturbed twice, so none may count twice."""
+    model, evaluation = build(family), data(family)
+    noise = noisescope.RelativeGaussian(0.01)
+    checked = correct(map_sensitivity(model, evaluation, passes=4).predict(noise), {})
+    bench = Bench(model, evaluation)
+    for layer in (0, 1, 2):
+        got = bench.run(Point(Selection((layer,)), noise, trials=4)).comparison.kl.value
+        assert checked.layer(layer).value == pytest.approx(got, rel=0.1), layer
