@@ -80,7 +80,7 @@ def map_sensitivity(
     data: EvaluationSet,
     *,
     selection: Selection | None = None,
-    passes: int = 2,
+    passes: int = 1,
     seed: int = 0,
     layout: Layout | None = None,
     blocks: str | None = None,

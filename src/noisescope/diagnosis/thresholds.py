@@ -82,20 +82,30 @@ class Threshold:
     predicted: Estimate | None
     """None if nothing that was injected lost accuracy, so that nothing is known of how it goes"""
     measured: tuple[float, float] | None = None
-    """the last scale that did not lose too much, and the next on the grid, which did; (0.2, inf) if none does"""
+    """the last scale that did not lose too much, and the next that did, neighbours on the grid if the search came to
+    its end; (0.2, inf) if none does"""
     evaluations: int = 0
 
     @property
     def value(self) -> float:
         """What stands."""
-        if self.measured is not None:
+        if self.measured is not None and self.complete:
             return self.measured[1]
-        return self.predicted.value if self.predicted is not None else inf
+        foretold = self.predicted.value if self.predicted is not None else inf
+        return foretold if self.measured is None else min(max(foretold, self.measured[0] + GRID), self.measured[1])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the search came to its end: to neighbours on the grid, or to its largest scale."""
+        if self.measured is None:
+            return False
+        low, high = self.measured
+        return high - low < 1.5 * GRID or low > LARGEST - GRID / 2
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; a threshold beyond the search, or one that nothing is known of, is null."""
         foretold = self.predicted
-        how = "measured" if self.measured is not None else "predicted" if foretold is not None else "unknown"
+        how = "measured" if self.complete else "predicted" if foretold is not None else "unknown"
         return {
             "critical_threshold": self.value if self.value <= LARGEST else None,
             "risk": read("critical threshold", min(self.value, 1.0)) if how != "unknown" else "unknown",
@@ -138,17 +148,22 @@ def search(
 
 
 def _next(low: int, high: int, found: Mapping[int, float], target: float, guess: int, steps: int) -> int:
-    """The next step of the grid to try: the prediction first, then where a straight line between the ends passes."""
+    """The next step of the grid to try: the prediction first, then where a curve between the ends passes."""
     if low < guess < high and guess not in found:
         return guess
     if high > steps:  # nothing lost enough yet: a little beyond where a straight line would
         further = min(4.0, 1.2 * target / found[low]) if found[low] > 0 else 4.0
         return min(steps, max(low + 1, round(low * further)))
-    below, above = found[low], found[high]
-    share = (target - below) / (above - below)
-    at = low + max(1, min(high - low - 1, round(share * (high - low))))
-    # a line that always falls short on one side would creep: from there on the middle
-    return at if len(found) < 8 else (low + high) // 2
+    at = round(_crossing(low, found[low], high, found[high], target))
+    # a curve that always falls short on one side would creep: from there on the middle
+    return max(low + 1, min(high - 1, at if len(found) < 8 else (low + high) // 2))
+
+
+def _crossing(low: int, below: float, high: int, above: float, target: float) -> float:
+    """Where a power of the scale through both ends passes the target; a straight line where the lower one lost nothing."""
+    if low > 0 and below > 0:
+        return float(low * (high / low) ** (log(target / below) / log(above / below)))
+    return low + (high - low) * (target - below) / (above - below)
 
 
 def _on_grid(scale: float) -> bool:

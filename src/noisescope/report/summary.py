@@ -64,7 +64,7 @@ def _trust(sections: Mapping[str, Any]) -> str:
     found = sections["map"].get("agreement") or {}
     if rank := found.get("spearman"):
         lines.append(
-            f"map: {len(sections['map']['cells'])} cells from {sections['map']['passes']} backward passes; agrees with "
+            f"map: {len(sections['map']['cells'])} cells from one forward and {sections['map']['passes']} backward pass{'es' if sections['map']['passes'] > 1 else ''}; agrees with "
             f"injection: Spearman {rank['value']:.2f} [{rank['low']:.2f}, {rank['high']:.2f}] over {found['checked']} "
             f"checked cells, predicted/measured {found['ratio_median']:.2f}"
         )
@@ -82,7 +82,7 @@ def _trust(sections: Mapping[str, Any]) -> str:
 
 def _thresholds(sections: Mapping[str, Any]) -> str:
     found = sections["metrics"].get("critical_thresholds", {})
-    measured = [(name, row) for name, row in found.items() if row["how"] == "measured"]
+    measured = [(name, row) for name, row in found.items() if row["how"] == "measured"]  # searched to the end
     if not measured:
         return ""
     measured.sort(key=lambda item: item[1]["critical_threshold"] or 1.0)

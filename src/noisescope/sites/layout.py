@@ -236,6 +236,8 @@ def _norm_kind(module: nn.Module) -> str | None:
     try:
         trial = copy.deepcopy(module)  # a norm may keep running statistics, which are the model's
         with torch.no_grad():
+            for own in trial.parameters():  # a norm with a broken weight is a norm, and must be named if it is to blame
+                own.masked_fill_(~own.isfinite(), 1.0)
             plain, scaled, shifted = (trial.forward(x) for x in (probe, 4 * probe, probe + 1))
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
         return by_name

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import noisescope
-from noisescope.diagnosis.thresholds import GRID, LARGEST, Link, search
+from noisescope.diagnosis.thresholds import GRID, LARGEST, Link, Threshold, search
 from noisescope.measure.intervals import Estimate
 from noisescope.points import Point
 from noisescope.specs import Selection
@@ -112,3 +112,17 @@ def test_nothing_lost_nothing_linked() -> None:
 def test_a_place_without_effect_has_no_threshold() -> None:
     link = Link(0.0, 0.5, 0.1, 9)
     assert link.threshold(Estimate(0.0, 0.0, 0.0, 0.0, 50), 0.05, 0.10).value == float("inf")
+
+
+def test_a_search_that_was_cut_short_claims_no_more_than_it_saw() -> None:
+    foretold = Estimate(0.08, 0.06, 0.11, 0.01, 50)
+    cut, whole, none = (
+        Threshold("L0", foretold, ends) for ends in ((0.05, float("inf")), (0.071, 0.072), (0.2, float("inf")))
+    )
+    assert (cut.complete, whole.complete, none.complete) == (False, True, True)
+    assert (cut.value, whole.value, none.value) == (0.08, 0.072, float("inf"))
+    assert cut.as_json()["how"] == "predicted"
+    assert cut.as_json()["measured_between"] == [0.05, float("inf")]
+    assert none.as_json()["critical_threshold"] is None
+    assert Threshold("L0", foretold, (0.1, float("inf"))).value == pytest.approx(0.101), "the prediction gives way"
+    assert Threshold("L0", None).as_json()["how"] == "unknown"
