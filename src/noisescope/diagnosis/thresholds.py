@@ -160,7 +160,7 @@ def _next(low: int, high: int, found: Mapping[int, float], target: float, guess:
 
 
 def _crossing(low: int, below: float, high: int, above: float, target: float) -> float:
-    """Where a power of the scale through both ends passes the target; a straight line where the lower one lost nothing."""
+    """Where a power of the scale through both ends passes the target; a line where the lower one lost nothing."""
     if low > 0 and below > 0:
         return float(low * (high / low) ** (log(target / below) / log(above / below)))
     return low + (high - low) * (target - below) / (above - below)

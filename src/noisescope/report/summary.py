@@ -63,10 +63,11 @@ def _trust(sections: Mapping[str, Any]) -> str:
     lines = []
     found = sections["map"].get("agreement") or {}
     if rank := found.get("spearman"):
+        passes = "1 backward pass" if sections["map"]["passes"] == 1 else f"{sections['map']['passes']} backward passes"
         lines.append(
-            f"map: {len(sections['map']['cells'])} cells from one forward and {sections['map']['passes']} backward pass{'es' if sections['map']['passes'] > 1 else ''}; agrees with "
-            f"injection: Spearman {rank['value']:.2f} [{rank['low']:.2f}, {rank['high']:.2f}] over {found['checked']} "
-            f"checked cells, predicted/measured {found['ratio_median']:.2f}"
+            f"map: {len(sections['map']['cells'])} cells from {passes}; agrees with injection: Spearman "
+            f"{rank['value']:.2f} [{rank['low']:.2f}, {rank['high']:.2f}] over {found['checked']} checked cells, "
+            f"predicted/measured {found['ratio_median']:.2f}"
         )
     if moved := sections["map"].get("corrections"):
         factors = ", ".join(f"{name} x{factor:.2f}" for name, factor in moved.items())
