@@ -4,6 +4,7 @@ Every forward pass computes attention in steps, also those that disturb nothing 
 differ by the noise alone. A trial starts at the first layer it disturbs, from the clean run's stored state there.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log10
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..capturing import non_finite
-from ..errors import InputError, ModelError, NonFinite
+from ..errors import DoseVanished, InputError, ModelError, NonFinite
 from ..injection import Injection, InjectionStats, Scales
 from ..measure.batches import Batch, EvaluationSet
 from ..measure.comparing import Comparison, Outcome
@@ -102,6 +103,7 @@ class Bench:
                     break
         except NonFinite as error:
             comparison, failure = None, str(error)
+        _refuse_silence(point, seen)
         return Result(
             point,
             comparison,
@@ -149,9 +151,10 @@ class Bench:
     def _disturbed(
         self, point: Point, trial: int, number: int, batch: Batch, start: int
     ) -> tuple[Tensor, InjectionStats]:
-        with self._injecting(point, trial, number) as run:
+        injection = self._injecting(point, trial, number)
+        with suppress(DoseVanished), injection:  # rare faults may miss one batch: see `_refuse_silence`
             logits = self._forward(batch, start)
-        return logits, run.stats
+        return logits, injection.stats
 
     def _injecting(self, point: Point, trial: int, number: int) -> Injection:
         return Injection(
@@ -211,6 +214,16 @@ class Bench:
         except ModelError:
             return False
         return torch.equal(whole, resumed)
+
+
+def _refuse_silence(point: Point, seen: list[InjectionStats]) -> None:
+    """Raises if noise was asked for and nothing changed in all of the data."""
+    if point.noise_scale > 0 and not point.selection.empty and not any(stats.total.changed for stats in seen):
+        looked_at = sum(stats.total.elements for stats in seen)
+        raise DoseVanished(
+            f"{point.selection.describe()}: {point.noise.name} at scale {point.noise_scale:g} changed none of "
+            f"{looked_at} values; use a larger scale, more data or a wider dtype"
+        )
 
 
 def _snr_db(seen: list[InjectionStats]) -> float:

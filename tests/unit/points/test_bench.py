@@ -1,13 +1,18 @@
 """Points on a bench: what a trial measures, resumed or whole, alone or among others."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 
 import noisescope
-from noisescope.errors import NonFinite, NothingMatched
+from noisescope.errors import DoseVanished, NonFinite, NothingMatched
+from noisescope.keys import Key
 from noisescope.measure.batches import EvaluationSet
 from noisescope.measure.opening import open_data
+from noisescope.noise import Measured
 from noisescope.points import Bench, Point
 from noisescope.specs import Selection
 from trained import fixture
@@ -143,6 +148,35 @@ def test_a_selection_that_matches_nothing(llama: tuple) -> None:
     model, data = llama
     with pytest.raises(NothingMatched, match="gelu"):
         Bench(model, data).run(Point(Selection(operators=("gelu",)), NOISE))
+
+
+@dataclass(frozen=True)
+class InBatches:
+    """A rare fault: it strikes in some batches only."""
+
+    name: ClassVar[str] = "rare"
+    sparse: ClassVar[bool] = True
+    scale: float
+    batches: tuple[int, ...]
+
+    def disturb_(self, value: torch.Tensor, scale: float, key: Key) -> None:
+        if key.step in self.batches:
+            value.view(-1)[0] += 1.0
+
+    def dose(self, seen: Measured) -> float:
+        return seen.changed / seen.elements
+
+
+def test_a_rare_fault_may_miss_a_batch_but_not_all(llama: tuple) -> None:
+    model, data = llama
+    bench = Bench(model, data)
+    result = bench.run(Point(Selection((7,), ("linear",)), InBatches(1e-4, (1,))))
+    assert 0 < result.dose < 1e-3
+    assert [value > 0 for value in result.comparison.noisy.kl_nats] == [4 == at for at in range(10)]
+    with pytest.raises(
+        DoseVanished, match=r"layers 7, operators linear: rare at scale 0.0001 changed none of \d+ values"
+    ):
+        bench.run(Point(Selection((7,), ("linear",)), InBatches(1e-4, ())))
 
 
 def test_the_model_is_left_as_it_was(llama: tuple) -> None:
