@@ -20,11 +20,11 @@ import noisescope as ns
 from families import DECODERS, build, tokens
 from noisescope.diagnosis import integrated
 from noisescope.keys import Key
+from noisescope.measure.texts import built_in_text
 from noisescope.noise.drawing import Draw
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-README = Path(__file__).parents[2] / "README.md"
-SMALL = ("--n-samples", "8", "--max-length", "12", "--batch-size", "4", "--level", "full")
+SMALL = ("--n-samples", "8", "--max-length", "12", "--batch-size", "8", "--level", "full")
 WORLDS = (
     {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "UTC", "COLUMNS": "40"},
     {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "TZ": "Pacific/Kiritimati", "NO_COLOR": "1"},
@@ -108,7 +108,7 @@ def test_another_seed_is_another_question():
 def diagnose_elsewhere(model: str, home: Path, world: dict[str, str]) -> subprocess.Popen[str]:
     """The command in another world: its directory, hash order, language and clock, and where model and data are."""
     home.mkdir()
-    (home / "text.md").write_text(README.read_text())
+    (home / "text.md").write_text(built_in_text()[:20_000])
     (home / model).symlink_to(FIXTURES / model)
     outer = {name: value for name, value in os.environ.items() if not name.startswith("LC_")}
     fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(ns.__file__).parents[1]), "TMPDIR": str(home)}
@@ -121,10 +121,10 @@ def check_worlds(model: str, tmp_path: Path, worlds: Sequence[dict[str, str]]) -
     """Other processes, and this one with the same question, give the same bytes."""
     homes = [tmp_path / str(number) for number in range(len(worlds))]
     running = [diagnose_elsewhere(model, home, world) for home, world in zip(homes, worlds, strict=True)]
-    (tmp_path / "text.md").write_text(README.read_text())
+    (tmp_path / "text.md").write_text(built_in_text()[:20_000])
     given = {"tokenizer": AutoTokenizer.from_pretrained(FIXTURES / model), "name": model}
     loaded = AutoModelForCausalLM.from_pretrained(FIXTURES / model).eval()
-    small = {"n_samples": 8, "max_length": 12, "batch_size": 4}
+    small = {"n_samples": 8, "max_length": 12, "batch_size": 8}
     here = ns.diagnose(loaded, str(tmp_path / "text.md"), **given, **small).to_json().encode()
     said = [process.communicate(timeout=300) for process in running]
     assert not any(process.returncode for process in running), said

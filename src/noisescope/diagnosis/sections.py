@@ -169,7 +169,7 @@ def environment(model: Any) -> dict[str, Any]:
     return {
         "noisescope": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "transformers": version("transformers"),
         "numpy": version("numpy"),
         "system": platform.system(),

@@ -1,6 +1,7 @@
 """A picture of the windows: layers across, degradation as colour."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
@@ -24,7 +25,9 @@ def plot_sensitivity_heatmap(windows: Mapping[str, Mapping[str, Any]], window_si
     strip, bars = figure.subplots(2, 1, height_ratios=(1, 4), sharex=True)
     first, last = min(layers), max(layers)
     values = [[100 * layers.get(layer, float("nan")) for layer in range(first, last + 1)]]
-    image = strip.imshow(values, aspect="auto", cmap="Reds", vmin=0, extent=(first - 0.5, last + 0.5, 0, 1))
+    most = max([1.0, *(value for value in values[0] if isfinite(value))])  # where noise took nothing all is pale
+    extent = (first - 0.5, last + 0.5, 0, 1)
+    image = strip.imshow(values, aspect="auto", cmap="Reds", vmin=0, vmax=most, extent=extent)
     strip.set_yticks([])
     strip.set_title(f"accuracy lost to noise, by layer and by window of {window_size} layers")
     figure.colorbar(image, ax=[strip, bars], label="accuracy lost, %")
@@ -37,5 +40,6 @@ def plot_sensitivity_heatmap(windows: Mapping[str, Mapping[str, Any]], window_si
         bars.vlines(middle, 100 * low, 100 * high, color="0.3", linewidth=0.8)
     bars.axhline(0, color="0.8", linewidth=0.8)
     bars.set_xlabel("layer")
+    bars.xaxis.get_major_locator().set_params(integer=True)
     bars.set_ylabel("accuracy lost, %")
     return figure

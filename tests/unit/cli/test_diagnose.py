@@ -17,13 +17,13 @@ from families import CONFIGS
 from noisescope.cli import main
 from noisescope.cli.bars import bars
 from noisescope.errors import InputError
+from noisescope.measure.texts import built_in_text
 from noisescope.report import Report
 from noisescope.specs import PRESETS, DiagnosisSpec
 from trained import FIXTURES, tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TEXT = (Path(__file__).parents[3] / "README.md").read_text()[:4000]
 SMALL = ("--n-samples", "4", "--max-length", "12", "--batch-size", "4")
 KEYS = {
     "executive_summary",
@@ -69,7 +69,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(home / "encoder", "bert", auto=AutoModel)
     save(home / "masked", "bert", auto=AutoModelForMaskedLM)
     for name, text in {
-        "text.txt": TEXT,
+        "text.txt": built_in_text()[:10_000],
         "empty.txt": "",
         "empty.jsonl": "",
         "no field.jsonl": '{"text": "one two three four"}\n{"wrong": 1}\n',
@@ -102,12 +102,11 @@ def diagnose(home: Path, output: Path, *more: str | Path, model: str = "tiny") -
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def trained(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The directory and the summary of a whole diagnosis of a trained model."""
     output = tmp_path_factory.mktemp("trained") / "new" / "out"
-    text = FIXTURES.parents[1] / "README.md"
     small = ("--n-samples", "8", "--max-length", "12", "--batch-size", "4")
-    code, out, err = run(FIXTURES / "llama", "--data", text, *small, "--output", output)
+    code, out, err = run(FIXTURES / "llama", "--data", home / "text.txt", *small, "--output", output)
     assert (code, err) == (0, "")
     return output, out
 
@@ -118,7 +117,7 @@ def test_the_report_has_the_documented_keys_and_no_others(trained: tuple[Path, s
     sections = json.loads((output / "report.json").read_text())
     assert set(sections) == KEYS
     assert sections["config"]["model"] == "llama"
-    assert sections["config"]["data"]["name"] == "README.md"
+    assert sections["config"]["data"]["name"] == "text.txt"
     assert sections["schema_version"] == 1
     assert set(sections["executive_summary"]) == {
         "critical_operators",
@@ -142,7 +141,7 @@ def test_the_summary_says_what_was_asked_and_found(trained: tuple[Path, str]) ->
     output, out = trained
     lines = out.splitlines()
     assert lines[0].startswith("model  llama, 8 layers, 0.5 M parameters, float32 on cpu")
-    assert lines[1] == "data   README.md, 8 rows of up to 12 tokens, next token"
+    assert lines[1] == "data   text.txt, 8 rows of up to 12 tokens, next token"
     assert lines[3].startswith("Risk: ")
     assert any("where it is fragile (noise 0.05)" in line for line in lines)
     assert any("agrees with injection: Spearman" in line for line in lines)

@@ -172,7 +172,7 @@ def test_a_rare_fault_may_miss_a_batch_but_not_all(llama: tuple) -> None:
     bench = Bench(model, data)
     result = bench.run(Point(Selection((7,), ("linear",)), InBatches(1e-4, (1,))))
     assert 0 < result.dose < 1e-3
-    assert [value > 0 for value in result.comparison.noisy.kl_nats] == [4 == at for at in range(10)]
+    assert [value > 0 for value in result.comparison.noisy.kl_nats] == [at == 4 for at in range(10)]
     with pytest.raises(
         DoseVanished, match=r"layers 7, operators linear: rare at scale 0.0001 changed none of \d+ values"
     ):
