@@ -10,15 +10,15 @@ import torch
 from .. import __version__
 from ..measure.cross_checks import correlate_layer_and_channel_sensitivity
 from ..measure.readings import read
+from ..report.schema import SCHEMA_VERSION
 from .advice import critical_operators, recommendations, risk_score
 from .by_layer import identify_avalanche_points
 from .by_operator import order_panel
 from .mapping import SensitivityMap
 from .stages import Diagnosis
 
-__all__ = ["SCHEMA_VERSION", "environment", "sections", "window_rows"]
+__all__ = ["environment", "sections", "window_rows"]
 
-SCHEMA_VERSION = 1
 TOP_CHANNELS = 5
 """channels named per site"""
 

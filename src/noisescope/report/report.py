@@ -7,29 +7,13 @@ from typing import Any
 
 from .. import store
 from ..errors import InputError
+from ..models.boundary import one_line
 from .encoding import decode, encode
+from .schema import check
 from .summary import summarise
 from .table import MapTable
 
-__all__ = ["SCHEMA_VERSION", "Report"]
-
-SCHEMA_VERSION = 1
-_SECTIONS: Mapping[str, type] = {
-    "schema_version": int,
-    "executive_summary": dict,
-    "operator_analysis": dict,
-    "layer_analysis": dict,
-    "channel_analysis": dict,
-    "map": dict,
-    "cross_level": dict,
-    "recommendations": list,
-    "metrics": dict,
-    "coverage": dict,
-    "environment": dict,
-    "cost": dict,
-    "config": dict,
-}
-"""the documented keys, and what is under each"""
+__all__ = ["Report"]
 
 
 @dataclass(frozen=True)
@@ -77,10 +61,10 @@ class Report:
         try:
             sections = decode(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+            raise InputError(f"{one_line(file)}: cannot be read ({error.strerror})") from None
         except ValueError as error:
-            raise InputError(f"{file}: not a report ({' '.join(str(error).split())})") from None
-        _check(sections, str(file))
+            raise InputError(f"{one_line(file)}: not a report ({' '.join(str(error).split())})") from None
+        check(sections, one_line(file))
         return cls(sections)
 
     def __str__(self) -> str:
@@ -88,14 +72,3 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<Report: risk {self.risk}, {len(self.map)} cells>"
-
-
-def _check(sections: object, file: str) -> None:
-    """Raises for what is no report of this version."""
-    version = sections.get("schema_version") if isinstance(sections, dict) else None
-    if not isinstance(sections, dict) or version != SCHEMA_VERSION or isinstance(version, bool):
-        raise InputError(f"{file}: schema_version: got {version!r}, expected a report of version {SCHEMA_VERSION}")
-    for name, kind in _SECTIONS.items():
-        if not isinstance(sections.get(name), kind):
-            got = type(sections[name]).__name__ if name in sections else "nothing"
-            raise InputError(f"{file}: {name}: got {got}, expected a {kind.__name__}; the report is incomplete")

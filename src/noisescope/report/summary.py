@@ -101,7 +101,7 @@ def _channels(sections: Mapping[str, Any]) -> str:
     total, modules = found["summary"]["total_outlier_channels"], len(found["per_layer"])
     bad = sum(row["non_finite"] for row in found["per_layer"].values())
     also = f"; {bad} values were not finite and are left out" if bad else ""
-    if not total:
+    if not total or not modules:
         return f"channels: no outliers in {modules} modules{also}"
     name, worst = max(found["per_layer"].items(), key=lambda item: item[1]["max_ratio"])
     return f"channels: {total} outliers in {modules} modules, the largest {worst['max_ratio']:.0f}x in {name}{also}"
