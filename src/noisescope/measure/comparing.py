@@ -9,7 +9,7 @@ standard errors, its degradation says nothing: `conclusive` is False, and the KL
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, nan
+from math import exp, inf, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class Outcome:
     def perplexity(self) -> Estimate:
         """exp of the mean negative log-likelihood of the text; the interval is that of the mean, exponentiated."""
         mean = ratio(self.nll_nats, self.tokens)
-        value, low, high = (exp(min(part, 700.0)) for part in (mean.value, mean.low, mean.high))
+        value, low, high = (inf if part > 709 else exp(part) for part in (mean.value, mean.low, mean.high))
         return Estimate(value, low, high, value * mean.stderr, mean.n)
 
 

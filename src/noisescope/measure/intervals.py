@@ -57,7 +57,9 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike, *, positive: bool = Fals
     value = float(top.sum()) / total
     if n < 2:
         return Estimate(value, 0.0 if positive else -inf, inf, inf, n)
-    stderr = sqrt(n / (n - 1) * float(np.square(top - value * bottom).sum())) / abs(total)
+    with np.errstate(invalid="ignore"):  # infinities that meet are not a number, and need no warning
+        spread = float(np.square(top - value * bottom).sum())
+    stderr = sqrt(n / (n - 1) * spread) / abs(total)
     half = _student(n - 1) * stderr
     if positive and value > 0:
         factor = exp(min(half / value, 700.0))
