@@ -137,6 +137,16 @@ def test_another_schema_version_is_refused(report: Report, tmp_path: Path, versi
     assert len(str(caught.value)) < len(str(tmp_path)) + 200
 
 
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_a_report_in_loose_json_is_refused(report: Report, tmp_path: Path, constant: str) -> None:
+    """Another tool read it and wrote it again."""
+    sections = json.loads(report.to_json())
+    sections["executive_summary"]["risk_score"] = float(constant)
+    (tmp_path / "report.json").write_text(json.dumps(sections))
+    with pytest.raises(InputError, match=rf"report\.json: not a report \(a bare {constant} is not JSON\)"):
+        Report.load(tmp_path)
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere: cannot be read \(No such file or directory\)$"):
         Report.load(tmp_path / "nowhere")

@@ -1,0 +1,98 @@
+"""Which points a diagnosis asks for: layers, windows and operators as they were meant, and what it refuses to start."""
+
+import pytest
+import torch
+
+from families import build, tokens
+from noisescope.diagnosis import Diagnosis, Progress
+from noisescope.diagnosis.by_layer import Window, longest_run
+from noisescope.errors import InputError, NothingMatched
+from noisescope.measure.opening import open_data
+from noisescope.specs import DiagnosisSpec
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def diagnosis(progress: Progress | None = None, **asked: object) -> Diagnosis:
+    data = open_data([tokens(rows=4)])
+    more = {"progress": progress} if progress else {}
+    return Diagnosis(build("llama"), data, DiagnosisSpec(**asked), **more)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"), [((), 0), ((4,), 1), (range(5), 5), ((0, 2, 4), 1), ((0, 1, 3, 4, 5, 9), 3)]
+)
+def test_the_longest_run_of_layers(layers: tuple[int, ...], expected: int) -> None:
+    assert longest_run(tuple(layers)) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [({}, 3), ({"window_size": 2}, 2), ({"layers": (0, 1)}, 2), ({"layers": (0, 2)}, 1), ({"layers": "1-2,head"}, 2)],
+)
+def test_the_size_of_windows(asked: dict, size: int) -> None:
+    assert diagnosis(**asked).window_size == size
+
+
+def test_a_window_that_was_asked_for_is_not_made_smaller() -> None:
+    for asked in ({"window_size": 4}, {"window_size": 2, "layers": (0, 2)}):
+        run = diagnosis(**asked)
+        with pytest.raises(InputError, match=r"window_size: got [24], expected at most [31], the layers in a row"):
+            run.check()
+        assert "clean" not in run.costs, "nothing was run over the data"
+
+
+def test_a_window_over_a_gap_disturbs_what_was_asked_for() -> None:
+    run = diagnosis(layers=(0, 2), operators=("linear",))
+    selection = run._window_point(Window(0, 2)).selection
+    assert (selection.layers, selection.operators) == ((0, 2), ("linear",))
+
+
+def test_layers_and_operators_in_any_form_people_write() -> None:
+    run = diagnosis(layers="1, head", operators=["norm", "softmax"])
+    assert set(run.cells) == {(1, "rms_norm"), (1, "softmax")}
+    assert run.spec.as_json()["layers"] == [1, "head"]
+    with pytest.raises(InputError, match='unknown operator "sofmax", did you mean "softmax"'):
+        diagnosis(operators=("sofmax",))
+    with pytest.raises(InputError, match='unknown layer "nine"'):
+        diagnosis(layers="nine")
+
+
+def test_nothing_to_look_at() -> None:
+    with pytest.raises(NothingMatched, match="operators gelu: no such site"):
+        diagnosis(operators=("gelu",)).check()
+    with pytest.raises(NothingMatched, match="layers head: no block is meant"):
+        diagnosis(level="layer", layers=("head",)).check()
+    diagnosis(level="channel", operators=("gelu",)).check()
+    run = diagnosis(layers=("head",))
+    run.check()
+    assert (run.windows, run.groups, run.together) == ({}, {}, [])
+
+
+def test_every_stage_says_how_far_it_is() -> None:
+    """Each is begun once with the number of its steps, and each step is told."""
+    begun: dict[str, int] = {}
+    done: dict[str, int] = {}
+
+    def progress(stage: str, total: int):
+        assert stage not in begun
+        begun[stage], done[stage] = total, 0
+
+        def tick() -> None:
+            done[stage] += 1
+
+        return tick
+
+    run = diagnosis(progress, sampled="all")
+    _ = run.map, run.checked, run.operators, run.together, run.windows, run.groups, run.single_layers
+    assert done == begun
+    assert begun | {"layers": 3, "groups": 3, "windows": 1, "together": 2, "map": 1} == begun
+    assert run.cost == pytest.approx(sum(run.costs.values()))
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    run = diagnosis(level="operator")
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    _ = run.map, run.operators
+    assert all(torch.equal(before[name], value) for name, value in run.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in run.model.parameters())
