@@ -36,6 +36,7 @@ POINTS = (
     Point(Selection((7,)), GAUSSIAN, trials=3, tolerance=10.0),
 )
 """among them the same place at two scales and two seeds, one that fails, and one that stops early"""
+FEW = (*POINTS[:4], POINTS[5], *POINTS[8:])
 
 
 @cache
@@ -79,7 +80,7 @@ def check_independent(model: nn.Module, data: EvaluationSet, points: Sequence[Po
 
 
 def test_points_of_a_trained_model(llama):
-    check_independent(llama, data(), POINTS)
+    check_independent(llama, data(), FEW, orders=1)
 
 
 @pytest.mark.slow
