@@ -204,6 +204,7 @@ def test_the_mutants_are_caught(monkeypatch, mutant):
         (socket.gethostname(), "the report says"),
         ("in a place", "the report says"),
     ],
+    ids=["time", "date", "path", "host", "place"],
 )
 def test_what_is_local_is_caught(given, why):
     with pytest.raises(AssertionError, match=why):
