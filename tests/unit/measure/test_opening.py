@@ -52,7 +52,7 @@ def built_in() -> EvaluationSet:
 def test_nothing_means_the_built_in_text() -> None:
     data = built_in()
     assert (data.name, data.rows, data.task) == ("python docs", 50, None)
-    assert [tuple(batch.input_ids.shape) for batch in data] == [(8, 32)] * 6 + [(2, 32)]
+    assert [tuple(batch.input_ids.shape) for batch in data] == [(16, 32)] * 3 + [(2, 32)]
     assert data.predicted_tokens == 50 * 31
     assert not any(batch.padded for batch in data)
     assert [sample for batch in data for sample in batch.samples] == list(range(50))
