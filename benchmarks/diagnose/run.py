@@ -98,44 +98,73 @@ def part_map() -> dict[str, Any]:
 
 
 def part_resume() -> dict[str, Any]:
-    """Noise on each layer in turn, over the whole model or from that layer on."""
+    """The default model, a fifth of which is its head; and a deep one with a small vocabulary, where blocks are all."""
     loaded = load()
     data = open_data(None, loaded.tokenizer, n_samples=16, batch_size=16)
+    return {"default model": resumed_sweep(loaded.model, data), "48 layers": resumed_sweep(*random_llama(48))}
+
+
+def resumed_sweep(model: Any, data: EvaluationSet) -> dict[str, Any]:
+    """Noise on each layer in turn, over the whole model or from that layer on: each point both ways, one by one."""
     noise = RelativeGaussian(0.05)
-    found: dict[bool, Any] = {}
-    for resume in (True, False):
-        bench = Bench(loaded.model, data, resume=resume)
+    benches = {resume: Bench(model, data, resume=resume) for resume in (True, False)}
+    before, wall_s = {}, dict.fromkeys(benches, 0.0)
+    for resume, bench in benches.items():
         _ = bench.clean, bench.resumes
-        before = bench.cost
-        points = [Point(Selection((layer,)), noise) for layer in range(bench.layers)]
-        results, wall_s = timed(lambda bench=bench, points=points: [bench.run(point) for point in points])
-        cost = bench.cost - before
-        _, tail_s = timed(lambda bench=bench: bench.run(Point(Selection(("final_norm",)), noise)))
-        found[resume] = (cost, wall_s, [result.comparison.noisy.kl_nats for result in results], tail_s)
-    same = all(np.array_equal(a, b) for a, b in zip(found[True][2], found[False][2], strict=True))
+        before[resume] = bench.cost
+    same = True
+    for layer in range(benches[True].layers):
+        point, found = Point(Selection((layer,)), noise), []
+        for resume, bench in benches.items():
+            result, taken_s = timed(lambda bench=bench, point=point: bench.run(point))
+            found.append(result.comparison.noisy.kl_nats)
+            wall_s[resume] += taken_s
+        same &= np.array_equal(*found)
+    cost = {resume: bench.cost - before[resume] for resume, bench in benches.items()}
+    tail = Point(Selection(("final_norm",)), noise)
+    tail_s = min(timed(lambda: benches[True].run(tail))[1] for _ in range(3))
+    layers = benches[True].layers
     return {
-        "layers": len(found[True][2]),
-        "forward_equivalents": {"resumed": found[True][0], "whole": found[False][0]},
-        "ratio_of_forward_equivalents": found[True][0] / found[False][0],
-        "wall_s": {"resumed": found[True][1], "whole": found[False][1]},
-        "ratio_of_wall_time": found[True][1] / found[False][1],
+        "layers": layers,
         "bit_identical": same,
-        "head_and_scoring_s": found[True][3],
-        "share_that_resuming_cannot_save": found[True][3] * len(found[False][2]) / found[False][1],
+        "forward_equivalents": {"resumed": cost[True], "whole": cost[False]},
+        "ratio_of_forward_equivalents": cost[True] / cost[False],
+        "wall_s": {"resumed": wall_s[True], "whole": wall_s[False]},
+        "ratio_of_wall_time": wall_s[True] / wall_s[False],
+        "share_of_head_and_scoring": tail_s * layers / wall_s[False],
     }
 
 
+def random_llama(layers: int) -> tuple[Any, EvaluationSet]:
+    """A Llama of width 256 with random weights, and 16 rows of 64 tokens."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=256, intermediate_size=704, num_hidden_layers=layers, num_attention_heads=4
+    )
+    ids = torch.randint(3, 512, (16, 64))
+    batch = Batch(ids, torch.ones_like(ids), torch.ones(16, 63, dtype=torch.bool), tuple(range(16)))
+    return LlamaForCausalLM(config).eval(), EvaluationSet("made up", (batch,))
+
+
 _MEMORY = """
-import resource, sys, torch
+import gc, sys, torch
+from pathlib import Path
 from noisescope.models import load
 from noisescope import diagnose, open_data
+
+def kilobytes(field):
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1])
+
 loaded = load()
 data = open_data(None, loaded.tokenizer, n_samples=50)
 batch = data.batches[0]
 with torch.no_grad():
     for parameter in loaded.model.parameters():
         parameter.sum()
-bare = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+gc.collect()
+Path("/proc/self/clear_refs").write_text("5")  # the peak of loading does not count
+bare = kilobytes("VmRSS")
 if sys.argv[1] == "backward":
     loaded.model(**batch.inputs(), labels=batch.input_ids).loss.backward()
 elif sys.argv[1] == "frozen":
@@ -144,12 +173,12 @@ elif sys.argv[1] == "frozen":
     loaded.model(inputs_embeds=embedded, labels=batch.input_ids, use_cache=False).loss.backward()
 elif sys.argv[1] == "diagnose":
     diagnose(loaded.model, data)
-print(bare, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(bare, kilobytes("VmHWM"))
 """
 
 
 def memory(what: str) -> float:
-    """Largest resident memory of a process that does this, over that of the loaded model, in bytes."""
+    """Largest resident memory while a process does this, over that of the loaded model, in bytes; Linux only."""
     done = subprocess.run([sys.executable, "-c", _MEMORY, what], check=True, capture_output=True, text=True)
     bare, most = map(int, done.stdout.split()[-2:])
     return (most - bare) * 1024.0
@@ -174,18 +203,10 @@ def part_full() -> dict[str, Any]:
 
 
 def part_layers() -> dict[str, Any]:
-    """A Llama of width 256 with random weights; the smallest of three times."""
+    """The smallest of three times."""
     found = {}
     for layers in (6, 12, 24, 48):
-        torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=512, hidden_size=256, intermediate_size=704, num_hidden_layers=layers, num_attention_heads=4
-        )
-        model = LlamaForCausalLM(config).eval()
-        ids = torch.randint(3, 512, (16, 64))
-        data = EvaluationSet(
-            "x", (Batch(ids, torch.ones_like(ids), torch.ones(16, 63, dtype=torch.bool), tuple(range(16))),)
-        )
+        model, data = random_llama(layers)
         found[layers] = min(timed(lambda model=model, data=data: map_sensitivity(model, data))[1] for _ in range(3))
     return {
         "map_s": {str(layers): wall_s for layers, wall_s in found.items()},
