@@ -22,6 +22,7 @@ from ..injection import Watch
 from ..keys import Key
 from ..measure.batches import Batch, EvaluationSet
 from ..measure.intervals import Estimate, ratio
+from ..measure.labels import sample_labels
 from ..measure.scoring import first_bad_row
 from ..noise import Noise
 from ..resuming import Recording, Shelf
@@ -85,13 +86,15 @@ def map_sensitivity(
     layout: Layout | None = None,
     blocks: str | None = None,
     by_block: bool = False,
+    recordings: Sequence[Recording] | None = None,
     progress: Callable[[], None] | None = None,
 ) -> SensitivityMap:
     """The map of a model over data, with standard errors over sequences.
 
     Each batch takes one forward and `passes` backward passes, each with labels of its own. No parameter's gradient is
     computed, and no flag of the model is changed. For a big model `by_block` goes back block by block, from stored
-    inputs: one forward pass more, in the memory of one block's graph.
+    inputs: one forward pass more, in the memory of one block's graph. Who has `recordings` of a clean run over the same
+    data, one a batch, gets that for nothing.
     """
     layout = layout or Layout.of(model, blocks=blocks)
     selection = selection or Selection()
@@ -101,13 +104,18 @@ def map_sensitivity(
         weighing = _Weighing(
             model, batch, sensing, layout, [Key(seed, f"labels#{draw}", step=number) for draw in range(passes)]
         )
-        (weighing.by_block if by_block else weighing.at_once)()
+        if recordings is not None:
+            weighing.by_block(recordings[number])
+        elif by_block:
+            weighing.by_block(weighing.record())
+        else:
+            weighing.at_once()
         found.add(sensing, batch)
         if progress is not None:
             progress()
     if not found.relative:
         raise NothingMatched(f"{selection.describe()}: nothing to map; see `noisescope sites`")
-    return found.read(sensing, passes, cost=1.0 + by_block + 2.0 * passes)
+    return found.read(sensing, passes, cost=1.0 + (by_block and recordings is None) + 2.0 * passes)
 
 
 @dataclass
@@ -129,13 +137,17 @@ class _Weighing:
         finally:
             self.sensing.forget()
 
-    def by_block(self) -> None:
-        """A forward pass without a graph, then the graph of one block at a time, from the last to the first."""
-        self.sensing.start(*self.batch.input_ids.shape)
+    def record(self) -> Recording:
+        """A forward pass without a graph, of which the blocks' outputs are kept."""
         recording = Recording(self.layout, Shelf(STORED_BYTES))
+        with torch.no_grad(), recording.record():
+            self._run()
+        return recording
+
+    def by_block(self, recording: Recording) -> None:
+        """The graph of one block at a time, from the last to the first."""
+        self.sensing.start(*self.batch.input_ids.shape)
         try:
-            with torch.no_grad(), recording.record():
-                self._run()
             with recording.only(len(self.layout.blocks)) as tail:
                 logits = self._forward()
             upstream = self._back(logits, self._scores(logits), _known(tail.hidden))
@@ -195,14 +207,12 @@ def _known(hidden: Tensor | None) -> list[Tensor]:
 
 def score_of_sampled(logits: Tensor, batch: Batch, key: Key) -> Tensor:
     """The gradient, by the logits, of the log-likelihood of labels drawn from them: onehot - p where it counts."""
-    counted = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
-    counted[:, :-1] = batch.predicted.to(logits.device)
     score = torch.zeros_like(logits)
-    probabilities = torch.softmax(logits[counted].float(), -1)
-    labels = torch.multinomial(probabilities, 1, generator=key.generator(logits.device))
-    score[counted] = (
-        probabilities.neg_().scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float32)).to(score)
-    )
+    for row, counted in enumerate(batch.predicted.to(logits.device)):  # not all at once: a vocabulary is large
+        given = logits[row, :-1][counted].float()
+        labels = sample_labels(given, key.part(str(row)))
+        one = torch.ones_like(given[:, :1])
+        score[row, :-1][counted] = given.softmax(-1).neg_().scatter_add_(1, labels.unsqueeze(1), one).to(score.dtype)
     return score
 
 

@@ -26,6 +26,8 @@ NEAR_ZERO = 1e-6
 _ACTIVATIONS = ("silu", "gelu")
 _BY_HEAD = ("softmax", "matmul", "bmm")
 """operators whose last dimension are positions, or parts of a head: their channels are the heads"""
+_PIECE = 2**21
+"""values whose squares are summed up at a time"""
 
 
 @dataclass
@@ -146,38 +148,28 @@ class Sensing:
     def _arrived(self, at: int, grad: Tensor) -> None:
         pending = self._pending[at]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            value, grad = pending.value.detach(), grad.detach()
-            if grad.dtype not in (torch.float32, torch.float64):
-                value, grad = value.float(), grad.float()
-            weighed = (value * grad).square_()
-            plain = grad.square()
-        for site in pending.sites:
-            self._add(site, weighed, plain)
+            pieces = self._pieces(pending.value.detach(), grad.detach())
+            for site in pending.sites:
+                self._add(site, pieces)
 
-    def _add(self, site: Site, weighed: Tensor, plain: Tensor) -> None:
+    def _pieces(self, value: Tensor, grad: Tensor) -> list["_Piece"]:
+        """The sequences of a large value some at a time: their squares need memory until they are summed up."""
+        rows, tokens = self.shape
+        if value.ndim < 3 or len(value) != rows:
+            return [_Piece(value, grad, rows, tokens)]
+        some = max(1, _PIECE * rows // max(1, value.numel()))
+        parts = zip(value.split(some), grad.split(some), strict=True)
+        return [_Piece(value, grad, len(value), tokens) for value, grad in parts]
+
+    def _add(self, site: Site, pieces: list["_Piece"]) -> None:
         assert site.layer is not None
         cell = site.layer, site.operator
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            relative, absolute = (self._by_row(part, site) for part in (weighed, plain))
-            self._add_channels(site, relative.sum(0), absolute.sum(0))
-            by_sequence = [part.sum(1, dtype=torch.float64) for part in (relative, absolute)]
-        for sums, part in zip((self.relative, self.absolute), by_sequence, strict=True):
-            sums[cell] = _joined(sums[cell], part) if cell in sums else part
-
-    def _by_row(self, value: Tensor, site: Site) -> Tensor:
-        """Sums of a value by sequence and channel; by channel alone where sequences cannot be told apart."""
-        rows, tokens = self.shape
-        if value.ndim > 3 and value.shape[0] == rows and site.operator in _BY_HEAD:
-            return value.flatten(2).sum(2)
-        if value.ndim > 3 and value.shape[0] == rows and site.operator == "attention":
-            return value.sum(-2).flatten(1)
-        if value.ndim == 3 and site.operator in _BY_HEAD and value.shape[0] % rows == 0:  # heads within the batch
-            return value.flatten(1).sum(1).view(rows, -1)
-        if value.ndim > 2 and value.shape[0] == rows:
-            return value.reshape(rows, -1, value.shape[-1]).sum(1)
-        if value.ndim == 2 and value.shape[0] == rows * tokens:
-            return value.view(rows, tokens, -1).sum(1)
-        return value.reshape(-1, value.shape[-1] if value.ndim else 1).sum(0, keepdim=True)
+        weighed = [piece.weigh(site.operator) for piece in pieces]
+        relative, absolute = (torch.cat(parts) for parts in zip(*weighed, strict=True))
+        self._add_channels(site, relative.sum(0), absolute.sum(0))
+        for sums, part in ((self.relative, relative), (self.absolute, absolute)):
+            by_sequence = part.sum(1, dtype=torch.float64)
+            sums[cell] = _joined(sums[cell], by_sequence) if cell in sums else by_sequence
 
     def _add_channels(self, site: Site, relative: Tensor, absolute: Tensor) -> None:
         sums = self.channels.get(site.name)
@@ -192,3 +184,35 @@ class Sensing:
 def _joined(first: Tensor, second: Tensor) -> Tensor:
     """Their sum by sequence; in all where one of them is not ordered by sequence."""
     return first + second if len(first) == len(second) else (first.sum() + second.sum()).view(1)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A value and its gradient, for all sequences of a batch or for some."""
+
+    value: Tensor
+    grad: Tensor
+    rows: int
+    tokens: int
+
+    def weigh(self, operator: str) -> tuple[Tensor, Tensor]:
+        """Sums of (value x gradient)^2 and of gradient^2, by sequence and channel."""
+        value, grad = self.value, self.grad
+        if grad.dtype not in (torch.float32, torch.float64):
+            value, grad = value.float(), grad.float()
+        return self._by_row((value * grad).square_(), operator), self._by_row(grad.square(), operator)
+
+    def _by_row(self, value: Tensor, operator: str) -> Tensor:
+        """Sums by sequence and channel; by channel alone where sequences cannot be told apart."""
+        rows = self.rows
+        if value.ndim > 3 and len(value) == rows and operator in _BY_HEAD:
+            return value.flatten(2).sum(2)
+        if value.ndim > 3 and len(value) == rows and operator == "attention":
+            return value.sum(-2).flatten(1)
+        if value.ndim == 3 and operator in _BY_HEAD and len(value) % rows == 0:  # heads within the batch
+            return value.flatten(1).sum(1).view(rows, -1)
+        if value.ndim > 2 and len(value) == rows:
+            return value.reshape(rows, -1, value.shape[-1]).sum(1)
+        if value.ndim == 2 and len(value) == rows * self.tokens:
+            return value.view(rows, self.tokens, -1).sum(1)
+        return value.reshape(-1, value.shape[-1] if value.ndim else 1).sum(0, keepdim=True)

@@ -37,6 +37,8 @@ from .thresholds import Link, Threshold, search
 
 __all__ = ["Diagnosis"]
 
+FEWEST_CHECKS, MOST_CHECKS = 8, 24
+"""cells of the map that are injected for real: one a layer, within these"""
 VERIFIED = 3
 """critical thresholds that are searched for by injection; the rest are predicted"""
 
@@ -122,7 +124,13 @@ class Diagnosis:
         self._start_clean()  # which says so if the model gives no finite output
         tick = self._progress("map", len(self.data.batches))
         found = map_sensitivity(
-            self.model, self.data, selection=self.selection, seed=self.spec.seed, layout=self.layout, progress=tick
+            self.model,
+            self.data,
+            selection=self.selection,
+            seed=self.spec.seed,
+            layout=self.layout,
+            recordings=self.bench.recordings,
+            progress=tick,
         )
         self.costs["map"] = found.cost
         return found
@@ -133,7 +141,8 @@ class Diagnosis:
         if self.map is None:
             return None
         predicted = self.map.predict(self.noise)
-        count = len(predicted) if self.spec.sampled == "all" else max(8, len(self.layers))
+        some = min(MOST_CHECKS, max(FEWEST_CHECKS, len(self.layers)))
+        count = len(predicted) if self.spec.sampled == "all" else some
         chosen = choose_checks(predicted, count, seed=self.spec.seed)
         points = {cell: cell_point(cell, self.noise, **self._draws) for cell in chosen}
         return correct(predicted, self._run("checks", points))

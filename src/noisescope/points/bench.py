@@ -86,6 +86,11 @@ class Bench:
         """What the undisturbed model does."""
         return self._clean.outcome
 
+    @property
+    def recordings(self) -> list[Recording] | None:
+        """What the blocks gave in the clean run, batch by batch; None if this model cannot be resumed from it."""
+        return self._clean.recordings if self.resumes else None
+
     def run(self, point: Point) -> Result:
         """The result of one point."""
         clean = self._clean.outcome

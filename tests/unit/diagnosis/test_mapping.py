@@ -216,7 +216,9 @@ def test_block_by_block_it_is_the_same_map(family: str) -> None:
     for cell, figure in at_once.relative.items():
         assert by_block.relative[cell].value == pytest.approx(figure.value, rel=1e-4), cell
         assert by_block.absolute[cell].value == pytest.approx(at_once.absolute[cell].value, rel=1e-4), cell
-    assert (at_once.cost, by_block.cost) == (3.0, 4.0)
+    resumed = map_sensitivity(model, evaluation, recordings=Bench(model, evaluation).recordings)
+    assert resumed.relative == by_block.relative
+    assert (at_once.cost, by_block.cost, resumed.cost) == (3.0, 4.0, 3.0)
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
