@@ -28,7 +28,9 @@ def text(name: str, windows: int) -> tuple[object, EvaluationSet]:
 def coverage(top: np.ndarray, bottom: np.ndarray, *, positive: bool, repetitions: int) -> float:
     truth = top.sum() / bottom.sum()
     rng = np.random.default_rng(0)
-    drawn = (rng.choice(len(top), SAMPLE, replace=False) for _ in range(repetitions))
+    drawn = (
+        rng.choice(len(top), SAMPLE) for _ in range(repetitions)
+    )  # with replacement: the text is a large one's sample
     found = [ratio(top[some], bottom[some], positive=positive) for some in drawn]
     return float(np.mean([estimate.low <= truth <= estimate.high for estimate in found]))
 

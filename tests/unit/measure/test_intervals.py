@@ -56,6 +56,27 @@ def test_intervals_hold_the_truth_as_often_as_they_say(n: int, positive: bool) -
     assert 0.90 < held < 0.985
 
 
+@pytest.mark.parametrize("n", [50, 200])
+def test_rare_large_clusters_do_not_make_intervals_too_short(n: int) -> None:
+    """A log-normal of skewness 6; symmetric on the logarithm, as the mutant is, the intervals miss it too often."""
+    sigma = 1.0
+    truth = np.exp(sigma**2 / 2)
+    found = [
+        ratio(np.random.default_rng(seed).lognormal(0, sigma, n), np.ones(n), positive=True) for seed in range(1500)
+    ]
+    held = np.mean([each.low <= truth <= each.high for each in found])
+    mutant = np.mean([each.low <= truth <= each.value**2 / each.low for each in found])
+    assert mutant < 0.937
+    assert mutant + 0.005 < held < 0.97
+    assert held > 0.92
+
+
+def test_without_skewness_the_logarithm_alone_decides() -> None:
+    top, bottom = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.ones(5)
+    found = ratio(top, bottom, positive=True)
+    assert found.high == pytest.approx(found.value**2 / found.low)
+
+
 def test_tokens_of_a_sequence_are_not_counted_as_independent() -> None:
     """One sequence repeated tells no more than once: the error does not shrink with its length."""
     top, bottom = clusters(20)
