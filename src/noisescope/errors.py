@@ -104,5 +104,5 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> InputError:
     """
     names = list(valid)
     near = get_close_matches(str(got), names, n=1)
-    hint = f', did you mean "{near[0]}"?' if near else ";"
+    hint = f', did you mean "{near[0]}"?' if near else ""
     return InputError(f'unknown {what} "{got}"{hint} ({" ".join(names)})')

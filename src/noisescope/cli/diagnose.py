@@ -12,7 +12,6 @@ Report: noisescope-out/report.json
 import os
 import sys
 import time
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,13 +22,22 @@ from ..errors import InputError, StoreError
 from ..operators import expand
 from ..specs import PRESETS, DiagnosisSpec, parse_layers
 from .bars import bars
-from .flags import flag
+from .flags import flag, flags_named
 
 if TYPE_CHECKING:
     from ..models import LoadedModel
     from ..report import Report
 
 __all__ = ["diagnose"]
+
+_FIELDS = frozenset(DiagnosisSpec.__dataclass_fields__) | {
+    "n_samples",
+    "batch_size",
+    "max_length",
+    "max_new_tokens",
+    "calibration_samples",
+}
+"""what is called the same in Python and, with dashes, here"""
 
 
 class Level(str, Enum):
@@ -98,8 +106,8 @@ def diagnose(
 ) -> None:
     """Find out where a model is fragile: operators, layers, channels."""
     chosen = PRESETS[preset.value]
-    spec = _flags(
-        lambda: DiagnosisSpec(
+    with flags_named(_FIELDS):
+        spec = DiagnosisSpec(
             level=level.value,
             noise_scale=noise_scale,
             error_type=error_type,
@@ -113,7 +121,6 @@ def diagnose(
             curvature=curvature,
             seed=seed,
         )
-    )
     _refuse_output(output, overwrite=overwrite)
     started = time.monotonic()
 
@@ -123,7 +130,7 @@ def diagnose(
     loaded = load(
         model, dtype=dtype, device=device, attn=attn, tokenizer=tokenizer, trust_remote_code=trust_remote_code, say=_say
     )
-    with bars() as progress:
+    with flags_named(_FIELDS), bars() as progress:
         report = run(
             loaded.model,
             data,
@@ -158,17 +165,6 @@ def _refuse_output(output: Path, *, overwrite: bool) -> None:
         raise StoreError(f"cannot write {output}: permission denied; choose another --output")
     if os.path.exists(output / "report.json") and not overwrite:
         raise InputError(f"{output} already holds a report; use another directory (--output) or --overwrite")
-
-
-def _flags(make: "Callable[[], DiagnosisSpec]") -> DiagnosisSpec:
-    """The spec; an error about one of its fields names the flag."""
-    try:
-        return make()
-    except InputError as error:
-        field, colon, rest = str(error).partition(":")
-        if colon and field in DiagnosisSpec.__dataclass_fields__:
-            raise InputError(f"--{field.replace('_', '-')}:{rest}") from None
-        raise
 
 
 def _say(message: str) -> None:
