@@ -30,7 +30,7 @@ def test_it_costs_what_it_may(report: Report) -> None:
 
 def test_the_map_agrees_with_injection(report: Report) -> None:
     found = report.sections["map"]["agreement"]
-    assert found["checked"] == 30
+    assert found["checked"] == 24
     assert found["spearman"]["value"] > 0.9
     assert 0.7 < found["ratio_median"] < 1.4
     assert len(report.map) == 213
