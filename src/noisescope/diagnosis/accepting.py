@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import InputError, ModelError
+from ..injection import is_injecting
 from ..measure.batches import EvaluationSet
 from ..measure.generating import window_of
 from ..measure.opening import open_data
@@ -20,8 +21,13 @@ def accept(model: object) -> None:
     writes = getattr(model, "can_generate", None)
     if getattr(config, "is_encoder_decoder", False) or (callable(writes) and not writes()):
         raise ModelError(f"{type(model).__name__}: expected a causal language model, one that predicts next tokens")
-    if model.training:
-        raise InputError("model: it is in training mode, where dropout adds noise of its own; call model.eval() first")
+    if (path := next((path for path, module in model.named_modules() if module.training), None)) is not None:
+        which = f"{path} is" if path else "it is"
+        raise InputError(
+            f"model: {which} in training mode, where dropout adds noise of its own; call model.eval() first"
+        )
+    if is_injecting():
+        raise InputError("model: an injection is open around this, so that nothing would be clean; close it first")
 
 
 def data_for(

@@ -8,7 +8,7 @@ predicted from the others, and the errors must get smaller.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, isfinite, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -104,8 +104,10 @@ class CheckedMap:
         ]
 
 
-def correct(predicted: Mapping[Cell, Estimate], results: Mapping[Cell, Result]) -> CheckedMap:
-    """The map with its checks taken into account."""
+def correct(
+    predicted: Mapping[Cell, Estimate], results: Mapping[Cell, Result], *, prefer_measured: bool = False
+) -> CheckedMap:
+    """The map with its checks taken into account; with `prefer_measured` whatever was measured stands."""
     measured = {
         cell: result.comparison.kl
         for cell, result in results.items()
@@ -117,7 +119,10 @@ def correct(predicted: Mapping[Cell, Estimate], results: Mapping[Cell, Result]) 
         for operator in dict.fromkeys(operator for _, operator in gaps)
         if carrying_helps(found := [gap for (_, other), gap in gaps.items() if other == operator])
     }
-    cells = {cell: _stand(estimate, measured.get(cell), factors.get(cell[1])) for cell, estimate in predicted.items()}
+    cells = {
+        cell: _stand(estimate, measured.get(cell), factors.get(cell[1]), prefer_measured)
+        for cell, estimate in predicted.items()
+    }
     return CheckedMap(
         cells, factors, _agreement([(predicted[cell].value, found.value) for cell, found in measured.items()])
     )
@@ -135,10 +140,10 @@ def carrying_helps(gaps: Sequence[float]) -> bool:
     return bool(np.abs(left).mean() < 0.5 * np.abs(found).mean())
 
 
-def _stand(predicted: Estimate, measured: Estimate | None, factor: float | None) -> Checked:
+def _stand(predicted: Estimate, measured: Estimate | None, factor: float | None, prefer_measured: bool) -> Checked:
     if measured is not None:
         disagrees = _disagree(predicted, measured)
-        if disagrees or factor is not None:
+        if disagrees or factor is not None or prefer_measured or not isfinite(predicted.stderr):
             return Checked(predicted, measured, "measured", measured, disagrees)
         return Checked(predicted, predicted, "predicted", measured, disagrees)
     if factor is not None:

@@ -6,8 +6,10 @@ report.map.top(10)
 report.save("out")
 """
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..errors import InputError
@@ -22,6 +24,7 @@ from .stages import Diagnosis
 __all__ = ["diagnose"]
 
 
+@torch.inference_mode(False)
 def diagnose(
     model: nn.Module,
     data: object = None,
@@ -77,6 +80,8 @@ def diagnose(
     if samples < 2:
         raise InputError(f"calibration_samples: got {samples}, expected a whole number from 2")
     if calibration_data is not None or samples != n_samples:
+        if calibration_data is None and isinstance(data, Iterator):
+            raise InputError("data: an iterator can be read once, but channels are looked at on more; pass a list")
         calibration = opened(data if calibration_data is None else calibration_data, samples)
     diagnosis = Diagnosis(
         model,

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from ..capturing import non_finite
+from ..capturing.sequences import grouped_modules
 from ..errors import InputError, NothingMatched
 from ..injection import Watch
 from ..keys import Key
-from ..measure.batches import Batch, EvaluationSet
+from ..measure.batches import Batch
 from ..measure.intervals import Estimate, ratio
-from ..measure.labels import sample_labels
+from ..measure.labels import Tokens, as_batches, sample_labels
 from ..measure.scoring import first_bad_row
 from ..noise import Noise
 from ..resuming import Recording, Shelf
@@ -78,7 +79,7 @@ def moment(noise: Noise) -> tuple[str, float]:
 
 def map_sensitivity(
     model: nn.Module,
-    data: EvaluationSet,
+    data: Tokens,
     *,
     selection: Selection | None = None,
     passes: int = 1,
@@ -98,9 +99,9 @@ def map_sensitivity(
     """
     layout = layout or Layout.of(model, blocks=blocks)
     selection = selection or Selection()
-    sensing = Sensing(Selector(selection, layout))
+    sensing = Sensing(Selector(selection, layout), grouped_modules(layout))
     found = _Gathered()
-    for number, batch in enumerate(data):
+    for number, batch in enumerate(as_batches(data)):
         weighing = _Weighing(
             model, batch, sensing, layout, [Key(seed, f"labels#{draw}", step=number) for draw in range(passes)]
         )

@@ -60,6 +60,8 @@ class Sensing:
     """The observer of one batch after another. `shape` are the rows and tokens of the batch that runs."""
 
     meant: Callable[[Layer | None, str, str], bool]
+    grouped: frozenset[str] = frozenset()
+    """modules whose rows are tokens grouped by expert, not sequences"""
     shape: tuple[int, int] = (0, 0)
     relative: dict[Cell, Tensor] = field(default_factory=dict)
     """per sequence of the current batch, or one number where values are not ordered by sequence"""
@@ -148,13 +150,16 @@ class Sensing:
     def _arrived(self, at: int, grad: Tensor) -> None:
         pending = self._pending[at]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            pieces = self._pieces(pending.value.detach(), grad.detach())
+            is_grouped = pending.sites[0].module in self.grouped
+            pieces = self._pieces(pending.value.detach(), grad.detach(), is_grouped=is_grouped)
             for site in pending.sites:
                 self._add(site, pieces)
 
-    def _pieces(self, value: Tensor, grad: Tensor) -> list["_Piece"]:
+    def _pieces(self, value: Tensor, grad: Tensor, *, is_grouped: bool) -> list["_Piece"]:
         """The sequences of a large value some at a time: their squares need memory until they are summed up."""
         rows, tokens = self.shape
+        if is_grouped:
+            return [_Piece(value, grad, 0, tokens)]
         if value.ndim < 3 or len(value) != rows:
             return [_Piece(value, grad, rows, tokens)]
         some = max(1, _PIECE * rows // max(1, value.numel()))
@@ -193,6 +198,7 @@ class _Piece:
     value: Tensor
     grad: Tensor
     rows: int
+    """0 if they are not known"""
     tokens: int
 
     def weigh(self, operator: str) -> tuple[Tensor, Tensor]:
@@ -200,7 +206,10 @@ class _Piece:
         value, grad = self.value, self.grad
         if grad.dtype not in (torch.float32, torch.float64):
             value, grad = value.float(), grad.float()
-        return self._by_row((value * grad).square_(), operator), self._by_row(grad.square(), operator)
+        weighed, plain = (value * grad).square_(), grad.square()
+        if not self.rows:
+            return _by_channel(weighed), _by_channel(plain)
+        return self._by_row(weighed, operator), self._by_row(plain, operator)
 
     def _by_row(self, value: Tensor, operator: str) -> Tensor:
         """Sums by sequence and channel; by channel alone where sequences cannot be told apart."""
@@ -215,4 +224,8 @@ class _Piece:
             return value.reshape(rows, -1, value.shape[-1]).sum(1)
         if value.ndim == 2 and len(value) == rows * self.tokens:
             return value.view(rows, self.tokens, -1).sum(1)
-        return value.reshape(-1, value.shape[-1] if value.ndim else 1).sum(0, keepdim=True)
+        return _by_channel(value)
+
+
+def _by_channel(value: Tensor) -> Tensor:
+    return value.reshape(-1, value.shape[-1] if value.ndim else 1).sum(0, keepdim=True)

@@ -33,7 +33,7 @@ from .mapping import MOMENTS, SensitivityMap, map_sensitivity
 from .progress import Progress, silent
 from .rows import Row
 from .sensing import Cell
-from .thresholds import Link, Threshold, search
+from .thresholds import LARGEST, Link, Threshold, search
 
 __all__ = ["Diagnosis"]
 
@@ -145,7 +145,7 @@ class Diagnosis:
         count = len(predicted) if self.spec.sampled == "all" else some
         chosen = choose_checks(predicted, count, seed=self.spec.seed)
         points = {cell: cell_point(cell, self.noise, **self._draws) for cell in chosen}
-        return correct(predicted, self._run("checks", points))
+        return correct(predicted, self._run("checks", points), prefer_measured=self.spec.sampled == "all")
 
     # --- operators and layers -----------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Diagnosis:
         places = self._threshold_places()
         if not self.conclusive or not places:
             return {}
-        link = Link.fit(rows)
+        link = Link.fit(rows) if self.noise.name in MOMENTS and self.spec.noise_scale <= LARGEST else None
         target, scale = self.spec.target_degradation, self.spec.noise_scale
         found = {
             name: Threshold(name, link.threshold(kl, scale, target) if link is not None else None)

@@ -102,16 +102,29 @@ class Threshold:
         low, high = self.measured
         return high - low < 1.5 * GRID or low > LARGEST - GRID / 2
 
+    @property
+    def how(self) -> str:
+        """measured, bracketed (a search that ended early), predicted or unknown."""
+        if self.complete:
+            return "measured"
+        if self.measured is not None and self.measured[1] <= LARGEST:
+            return "bracketed"
+        return "predicted" if self.predicted is not None else "unknown"
+
     def as_json(self) -> dict[str, Any]:
         """Plain values; a threshold beyond the search, or one that nothing is known of, is null."""
-        foretold = self.predicted
-        how = "measured" if self.complete else "predicted" if foretold is not None else "unknown"
+        foretold, how = self.predicted, self.how
         return {
             "critical_threshold": self.value if self.value <= LARGEST else None,
             "risk": read("critical threshold", min(self.value, 1.0)) if how != "unknown" else "unknown",
             "how": how,
             "predicted": foretold.value if foretold is not None and foretold.value <= LARGEST else None,
-            "predicted_interval": [min(foretold.low, LARGEST), min(foretold.high, LARGEST)] if foretold else None,
+            "predicted_interval": [
+                min(foretold.low, LARGEST),
+                foretold.high if foretold.high <= LARGEST else None,
+            ]
+            if foretold
+            else None,
             "measured_between": list(self.measured) if self.measured is not None else None,
             "evaluations": self.evaluations,
         }
@@ -141,10 +154,10 @@ def search(
         if high - low <= 1 or not go_on():
             break
         at = _next(low, high, found, target, guess, steps)
-        found[at] = degradation(replace(point, scale=at * GRID))
+        found[at] = degradation(replace(point, scale=_scale(at)))
         evaluations += 1
-    upper = inf if high > steps else high * GRID
-    return (low * GRID, upper), evaluations
+    upper = inf if high > steps else _scale(high)
+    return (_scale(low), upper), evaluations
 
 
 def _next(low: int, high: int, found: Mapping[int, float], target: float, guess: int, steps: int) -> int:
@@ -164,6 +177,11 @@ def _crossing(low: int, below: float, high: int, above: float, target: float) ->
     if low > 0 and below > 0:
         return float(low * (high / low) ** (log(target / below) / log(above / below)))
     return low + (high - low) * (target - below) / (above - below)
+
+
+def _scale(at: int) -> float:
+    """A step of the grid, as people write it."""
+    return round(at * GRID, 3)
 
 
 def _on_grid(scale: float) -> bool:

@@ -133,5 +133,10 @@ def _hardware(good: Any, suspect: Any) -> dict[str, Any]:
         names = " and ".join(" ".join(map(str, side)) or "a tensor" for side in sides)
         raise InputError(f"gpu_activations, npu_activations: got {names}, expected both, with the same names")
     pairs = [(sides[0][name], sides[1][name]) for name in sides[0]]
+    for name in sides[0]:
+        shapes = [list(side[name].shape) for side in sides]
+        if shapes[0] != shapes[1]:
+            at = f"{name}: " if name else ""
+            raise InputError(f"npu_activations: {at}got shape {shapes[1]}, expected {shapes[0]} as gpu_activations")
     flat = [torch.cat([part[side].detach().flatten().double().cpu() for part in pairs]) for side in (0, 1)]
     return asdict(compare_values(*flat))

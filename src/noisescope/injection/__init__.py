@@ -6,7 +6,7 @@ operator's result (`watching`), the scope says where that is (`scope`), places s
 put on an operator's operands (`operands`, `gradients`).
 """
 
-from .injecting import Injection, Scales, inject
+from .injecting import Injection, Scales, inject, is_injecting
 from .places import Observer
 from .replacing import Replacement, forwards_replaced
 from .statistics import InjectionStats
@@ -23,5 +23,6 @@ __all__ = [
     "Watch",
     "forwards_replaced",
     "inject",
+    "is_injecting",
     "survey",
 ]

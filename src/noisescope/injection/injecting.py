@@ -23,9 +23,9 @@ from ..sites import Layout, Selector, Site
 from ..specs import Layer, Phase, Selection, check_scale, check_scales, parse_layers, parse_names, parse_phases
 from .gradients import add_unseen
 from .statistics import InjectionStats, sample
-from .watching import Watch
+from .watching import Watch, open_observers
 
-__all__ = ["Injection", "Scales", "inject"]
+__all__ = ["Injection", "Scales", "inject", "is_injecting"]
 
 BY_HAND = frozenset({"silu", "gelu", "layer_norm", "rms_norm"})
 """operators that a model may write as a module of several functions"""
@@ -49,6 +49,11 @@ class Scales:
         largest = max(self.base, *self.layers.values(), 0.0) * max(1.0, *self.operators.values(), 0.0)
         if is_dataclass(noise) and not isinstance(noise, type):
             replace(noise, scale=largest)
+
+
+def is_injecting() -> bool:
+    """True if noise is put into what this thread computes now."""
+    return any(isinstance(observer, Injection) for observer in open_observers())
 
 
 class Injection:

@@ -29,7 +29,7 @@ from .places import Observer, Place, Places
 from .recognising import is_fresh, is_residual, operands, uses_own_parameter
 from .scope import Frame, Scope, in_backward
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "open_observers"]
 
 
 class Watch:
@@ -315,6 +315,11 @@ class _Mode(TorchFunctionMode):
         if torch.is_grad_enabled():
             args = watch.operands.of_norm(args)
         return func(*args, **kwargs)
+
+
+def open_observers() -> list[Observer]:
+    """The observers that see what this thread computes now."""
+    return [mode.watch.observer for mode in mode_stack() if isinstance(mode, _Mode) and mode.watch.active]
 
 
 def _sweep(*, unless: TorchFunctionMode | None = None) -> None:

@@ -10,6 +10,8 @@ open_data(loader)                                 token batches need no tokenize
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import torch
+
 from ..errors import InputError
 from .batches import EvaluationSet
 from .choosing import choose, first
@@ -58,9 +60,10 @@ def open_data(
     if isinstance(source, EvaluationSet):
         return source
     _check_numbers(n_samples=n_samples, batch_size=batch_size, max_length=max_length, model_window=model_window)
-    data, field = find(source)
     limits = Limits(max_length, model_window, vocab_size)
-    encoded = _encoded(data, field, tokenizer, limits, n_samples, seed)
+    with torch.random.fork_rng(devices=()):  # a DataLoader draws a seed when it starts
+        data, field = find(source)
+        encoded = _encoded(data, field, tokenizer, limits, n_samples, seed)
     if not encoded:
         raise InputError(f"{data.label}: nothing to predict, expected rows of at least two tokens")
     if len(encoded) == 1:

@@ -1,6 +1,6 @@
 """How accuracy is scored where the data has labels; without labels it is that of the next token.
 
-    MultipleChoice   the choice with the largest log-likelihood, against the gold one
+    MultipleChoice   the choice with the largest log-likelihood per character, against the gold one
     ExactMatch       the last number of a generated answer, against the reference
 
 A task holds what scoring needs beside the tokens, and never sees the model.
@@ -46,9 +46,9 @@ class MultipleChoice:
 
     >>> task = MultipleChoice(gold=(1, 0), characters=((3, 9), (4, 4)))
     >>> task.correct([-2.0, -3.0, -1.0, -5.0])
-    array([0, 1])
-    >>> task.correct([-2.0, -3.0, -1.0, -5.0], normalised=True)
     array([1, 1])
+    >>> task.correct([-2.0, -3.0, -1.0, -5.0], normalised=False)
+    array([0, 1])
     """
 
     gold: tuple[int, ...]
@@ -69,12 +69,12 @@ class MultipleChoice:
         """The mean of 1 / number of choices."""
         return float(np.mean([1 / len(lengths) for lengths in self.characters]))
 
-    def correct(self, log_likelihood: ArrayLike, *, normalised: bool = False) -> NDArray[np.int64]:
+    def correct(self, log_likelihood: ArrayLike, *, normalised: bool = True) -> NDArray[np.int64]:
         """1 for each sample whose gold choice is the likeliest, else 0.
 
-        `log_likelihood` has one summed value per row, in the order of the rows over all batches. By default they are
-        compared as they are (`acc` of lm-evaluation-harness); `normalised` divides each by the characters of its
-        choice first (`acc_norm`). Of equals the first counts; a gold choice that is not finite is wrong.
+        `log_likelihood` has one summed value per row, in the order of the rows over all batches. Each is divided by the
+        characters of its choice, so that short choices are not preferred (`acc_norm` of lm-evaluation-harness), or is
+        taken as it is (`acc`). Of equals the first counts; a gold choice that is not finite is wrong.
         """
         values = np.asarray(log_likelihood, dtype=np.float64)
         ends = np.cumsum([len(lengths) for lengths in self.characters])

@@ -175,7 +175,7 @@ class Bench:
 
     def _forward(self, batch: Batch, start: int = 0) -> Tensor:
         self._ran += (self.layers - start) * batch.rows
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             logits: Tensor = self.model(**batch.inputs(self._device)).logits
         return logits
 

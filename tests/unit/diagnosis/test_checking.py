@@ -1,5 +1,7 @@
 """Checks of the map: which cells, what stands afterwards, when a correction is carried on."""
 
+import math
+
 import pytest
 
 import noisescope
@@ -56,6 +58,13 @@ def test_where_they_disagree_the_measurement_stands_and_is_marked() -> None:
 def test_wide_intervals_disagree_less() -> None:
     cells = {(0, "linear"): figure(1.0, share=0.5)}
     assert not correct(cells, {(0, "linear"): result(figure(1.6))}).cells[0, "linear"].disagrees
+
+
+def test_a_prediction_without_an_interval_gives_way_to_a_measurement() -> None:
+    """As of experts' cells in a single batch, where sequences cannot be told apart."""
+    alone = {(0, "linear"): Estimate(1.0, 0.0, math.inf, math.inf, 1)}
+    found = correct(alone, {(0, "linear"): result(figure(6.0))}).cells[0, "linear"]
+    assert (found.how, found.value.value, found.disagrees) == ("measured", 6.0, False)
 
 
 def test_a_common_gap_is_carried_to_the_operators_other_cells() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, LlamaForCausalLM
 
 import noisescope
 from families import DECODERS, build, tokens
@@ -16,6 +16,7 @@ from noisescope.diagnosis.mapping import map_sensitivity
 from noisescope.errors import InputError, NothingMatched
 from noisescope.injection import Watch
 from noisescope.measure.batches import Batch, EvaluationSet
+from noisescope.measure.opening import open_data
 from noisescope.points import Bench, Point
 from noisescope.specs import Selection
 
@@ -263,3 +264,21 @@ def test_a_layers_cells_add_up_to_noise_on_all_of_it(family: str) -> None:
     for layer in (0, 1, 2):
         got = bench.run(Point(Selection((layer,)), noise, trials=4)).comparison.kl.value
         assert checked.layer(layer).value == pytest.approx(got, rel=0.1), layer
+
+
+def test_experts_are_no_sequences_even_if_there_are_as_many() -> None:
+    """Two experts, each of which sees all tokens, and batches of two rows: intervals there are over batches."""
+    sizes = {"hidden_size": 32, "intermediate_size": 24, "intermediate_size_mlp": 24, "vocab_size": 64}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    model = Llama4ForCausalLM(Llama4TextConfig(**sizes, **heads, num_local_experts=2, pad_token_id=0)).eval()
+    found = map_sensitivity(model, data(batches=3, size=2))
+    of_experts = {cell for cell, figure in found.relative.items() if figure.n == 3}
+    assert of_experts >= {(layer, "silu") for layer in range(2)}
+    assert found.relative[0, "rms_norm"].n == 6
+
+
+def test_batches_of_tensors_will_do() -> None:
+    model, batch = build("llama"), tokens("llama", rows=4)
+    assert map_sensitivity(model, [batch]).relative == map_sensitivity(model, open_data([batch])).relative
+    with pytest.raises(InputError, match="batches: got str"):
+        map_sensitivity(model, "some text")

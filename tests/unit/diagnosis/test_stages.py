@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+import noisescope
 from families import build, tokens
 from noisescope.diagnosis import Diagnosis, Progress
 from noisescope.diagnosis.by_layer import Window, longest_run
 from noisescope.errors import InputError, NothingMatched
 from noisescope.measure.opening import open_data
 from noisescope.specs import DiagnosisSpec
+from trained import fixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -96,3 +98,44 @@ def test_the_model_is_left_as_it_was() -> None:
     _ = run.map, run.operators
     assert all(torch.equal(before[name], value) for name, value in run.model.state_dict().items())
     assert all(parameter.grad is None for parameter in run.model.parameters())
+
+
+def test_what_would_not_be_clean_is_refused() -> None:
+    model, data = build("gpt2"), [tokens("gpt2", rows=4)]
+    model.transformer.h[1].train()
+    with pytest.raises(InputError, match=r"transformer\.h\.1 is in training mode"):
+        noisescope.diagnose(model, data)
+    model.eval()
+    with noisescope.inject(model, noisescope.RelativeGaussian(0.1)):
+        model(**data[0])
+        with pytest.raises(InputError, match="an injection is open around this"):
+            noisescope.diagnose(model, data)
+
+
+def test_inside_inference_mode_it_is_the_same() -> None:
+    model, data = build("llama"), [tokens("llama", rows=4)]
+    spec = DiagnosisSpec(level="layer")
+    with torch.inference_mode():
+        inside = noisescope.diagnose(model, data, spec=spec).sections
+    assert inside == noisescope.diagnose(model, data, spec=spec).sections
+
+
+@pytest.mark.parametrize(("error_type", "scale"), [("stuck_at", 0.01), ("relative_gaussian", 0.5)])
+def test_thresholds_are_not_predicted_where_the_square_law_does_not_hold(error_type: str, scale: float) -> None:
+    model, tokenizer = fixture("gpt2")
+    data = open_data(None, tokenizer, n_samples=8, max_length=16)
+    run = Diagnosis(model, data, DiagnosisSpec(level="operator", error_type=error_type, noise_scale=scale))
+    assert run.thresholds
+    assert all(found.predicted is None for found in run.thresholds.values())
+    assert sum(found.how != "unknown" for found in run.thresholds.values()) <= 3
+
+
+def test_an_iterator_is_not_read_twice() -> None:
+    rows = (batch for batch in [tokens(rows=4), tokens(rows=4, seed=1)])
+    with pytest.raises(InputError, match="data: an iterator can be read once"):
+        noisescope.diagnose(build("llama"), rows, n_samples=4, calibration_samples=6)
+
+
+def test_with_everything_sampled_the_measured_values_stand() -> None:
+    run = diagnosis(sampled="all", level="operator", noise_scale=0.01)
+    assert {cell.how for cell in run.checked.cells.values()} == {"measured"}

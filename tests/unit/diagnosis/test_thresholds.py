@@ -126,3 +126,8 @@ def test_a_search_that_was_cut_short_claims_no_more_than_it_saw() -> None:
     assert none.as_json()["critical_threshold"] is None
     assert Threshold("L0", foretold, (0.1, float("inf"))).value == pytest.approx(0.101), "the prediction gives way"
     assert Threshold("L0", None).as_json()["how"] == "unknown"
+    assert Threshold("L0", None, (0.0, float("inf"))).as_json()["risk"] == "unknown"
+    between = Threshold("L0", None, (0.12, 0.126)).as_json()
+    assert (between["how"], between["critical_threshold"], between["risk"]) == ("bracketed", 0.126, "LOW")
+    far = Threshold("L0", Estimate(0.3, 0.25, 0.4, 0.02, 50)).as_json()
+    assert (far["critical_threshold"], far["predicted_interval"]) == (None, [0.2, None])

@@ -111,7 +111,7 @@ def test_choices_are_scored_as_by_a_simple_loop(words: Any) -> None:
     normalised = [
         max(range(len(v)), key=v.__getitem__) == s["gold"] for v, s in zip(per_character, SAMPLES, strict=True)
     ]
-    assert data.task.correct(fast).tolist() == right
-    assert data.task.correct(fast, normalised=True).tolist() == normalised
+    assert data.task.correct(fast, normalised=False).tolist() == right
+    assert data.task.correct(fast).tolist() == normalised
     assert 0 < sum(right) < len(right)
     assert right != normalised

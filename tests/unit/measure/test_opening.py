@@ -304,8 +304,10 @@ def test_token_batches_need_no_tokenizer_and_lose_their_padding() -> None:
 
 def test_a_loader_gives_its_first_rows_even_if_it_never_ends() -> None:
     rows = torch.arange(48).reshape(12, 4)
+    before = torch.get_rng_state()
     loader = DataLoader([{"input_ids": row} for row in rows], batch_size=5)
     assert ids(open_data(loader, n_samples=7)) == rows[:7].tolist()
+    assert torch.equal(torch.get_rng_state(), before), "a loader draws a seed when it starts"
     assert ids(open_data(cycle(loader), n_samples=30))[:12] == rows.tolist()
     assert len(ids(open_data((text for text in cycle(TEXTS)), TOKENIZER, n_samples=9))) == 9
 

@@ -9,12 +9,12 @@ LIKELIHOODS = [-3.0, -4.0, -9.0, -3.0, -5.0, -2.0, -2.0]  # per character [-1.5,
 
 
 def test_the_likeliest_choice_counts_and_of_equals_the_first() -> None:
-    assert TASK.correct(LIKELIHOODS).tolist() == [1, 0, 0]
+    assert TASK.correct(LIKELIHOODS, normalised=False).tolist() == [1, 0, 0]
 
 
 def test_normalised_by_the_characters_of_the_choice() -> None:
-    assert TASK.correct(LIKELIHOODS, normalised=True).tolist() == [0, 0, 0]
-    assert MultipleChoice((1,), ((2, 4),)).correct([-3.0, -4.0], normalised=True).tolist() == [1]
+    assert TASK.correct(LIKELIHOODS).tolist() == [0, 0, 0]
+    assert MultipleChoice((1,), ((2, 4),)).correct([-3.0, -4.0]).tolist() == [1]
 
 
 def test_what_is_not_finite_is_never_right() -> None:
