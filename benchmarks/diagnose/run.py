@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from noisescope import RelativeGaussian, diagnose, map_sensitivity, open_data
+from noisescope import RelativeGaussian, map_sensitivity, open_data
 from noisescope.diagnosis.checking import cell_point, choose_checks, correct
 from noisescope.measure.batches import Batch, EvaluationSet
 from noisescope.measure.rank_correlation import spearman
@@ -147,7 +147,7 @@ def random_llama(layers: int) -> tuple[Any, EvaluationSet]:
 
 
 _MEMORY = """
-import gc, sys, torch
+import gc, json, sys, time, torch
 from pathlib import Path
 from noisescope.models import load
 from noisescope import diagnose, open_data
@@ -164,7 +164,7 @@ with torch.no_grad():
         parameter.sum()
 gc.collect()
 Path("/proc/self/clear_refs").write_text("5")  # the peak of loading does not count
-bare = kilobytes("VmRSS")
+bare, started, sections = kilobytes("VmRSS"), time.perf_counter(), {}
 if sys.argv[1] == "backward":
     loaded.model(**batch.inputs(), labels=batch.input_ids).loss.backward()
 elif sys.argv[1] == "frozen":
@@ -172,30 +172,31 @@ elif sys.argv[1] == "frozen":
     embedded = loaded.model.get_input_embeddings()(batch.input_ids).requires_grad_()
     loaded.model(inputs_embeds=embedded, labels=batch.input_ids, use_cache=False).loss.backward()
 elif sys.argv[1] == "diagnose":
-    diagnose(loaded.model, data)
-print(bare, kilobytes("VmHWM"))
+    sections = diagnose(loaded.model, data).sections
+found = {"peak_bytes": 1024 * (kilobytes("VmHWM") - bare), "wall_s": time.perf_counter() - started}
+print(json.dumps(found | {name: sections[name] for name in ("cost", "map", "coverage") if name in sections}))
 """
 
 
-def memory(what: str) -> float:
-    """Largest resident memory while a process does this, over that of the loaded model, in bytes; Linux only."""
+def alone(what: str) -> dict[str, Any]:
+    """What a process of its own finds: time, and the largest memory over that of the loaded model; Linux only."""
     done = subprocess.run([sys.executable, "-c", _MEMORY, what], check=True, capture_output=True, text=True)
-    bare, most = map(int, done.stdout.split()[-2:])
-    return (most - bare) * 1024.0
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def part_full() -> dict[str, Any]:
-    loaded = load()
-    report, wall_s = timed(lambda: diagnose(loaded.model, tokenizer=loaded.tokenizer, name=loaded.name))
-    peaks = {what: memory(what) for what in ("backward", "frozen", "diagnose")}
-    layers = report.sections["coverage"]["layers"]
+    found = {what: alone(what) for what in ("backward", "frozen", "diagnose")}
+    peaks = {what: one["peak_bytes"] for what, one in found.items()}
+    whole = found["diagnose"]
+    layers = whole["coverage"]["layers"]
     return {
         "layers": layers,
-        "forward_equivalents": report.sections["cost"]["forward_pass_equivalents"],
+        "forward_equivalents": whole["cost"]["forward_pass_equivalents"],
         "limit": 2 * layers + 20,
-        "by_stage": report.sections["cost"]["by_stage"],
-        "wall_s": wall_s,
-        "agreement": report.sections["map"]["agreement"],
+        "by_stage": whole["cost"]["by_stage"],
+        "wall_s": whole["wall_s"],
+        "agreement": whole["map"]["agreement"],
         "peak_bytes_over_model": peaks,
         "peak_over_one_backward": peaks["diagnose"] / peaks["backward"],
         "peak_over_one_backward_without_parameter_gradients": peaks["diagnose"] / peaks["frozen"],
