@@ -25,6 +25,8 @@ from .sensing import Cell
 __all__ = ["Checked", "CheckedMap", "cell_point", "choose_checks", "correct"]
 
 _95 = 1.96
+_FEWEST_PAIRS = 5
+"""ranks of fewer cells agree by chance"""
 _PRODUCTS = tuple(name for name, row in OPERATORS.items() if row.product)
 
 
@@ -158,7 +160,7 @@ def _disagree(predicted: Estimate, measured: Estimate) -> bool:
 
 def _agreement(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """How prediction and measurement compare over the checked cells."""
-    if len(pairs) < 3:
+    if len(pairs) < _FEWEST_PAIRS:
         return {"checked": len(pairs), "spearman": None, "ratio_median": None, "ratio_quartiles": None}
     predicted, measured = np.array(pairs).T
     ratios = predicted / measured
