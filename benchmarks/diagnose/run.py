@@ -4,6 +4,7 @@ python benchmarks/diagnose/run.py                all parts, about forty minutes 
 python benchmarks/diagnose/run.py map layers     some of them
 
 map        the map of the default model against three sampled sweeps at scale 0.05, one forward pass a cell
+small      the map at scale 0.01 against one sweep: predicted over measured
 resume     a sampled sweep over layers with resuming against the same without
 full       `diagnose` with its defaults: forward-pass equivalents, time, memory against one backward pass
 layers     time of the map for 6, 12, 24 and 48 layers
@@ -95,6 +96,23 @@ def part_map() -> dict[str, Any]:
     loaded = load()
     data = open_data(None, loaded.tokenizer, n_samples=16, batch_size=16)
     return against_sweeps(loaded.model, data, 0.05)
+
+
+def part_small() -> dict[str, Any]:
+    """The same at scale 0.01, where the second order should hold, against one sweep."""
+    loaded = load()
+    data = open_data(None, loaded.tokenizer, n_samples=16, batch_size=16)
+    predicted = map_sensitivity(loaded.model, data).predict(RelativeGaussian(0.01))
+    cells = [cell for cell in predicted if isinstance(cell[0], int)]
+    measured = sweep(Bench(loaded.model, data), cells, 0.01, seed=0)
+    foretold = np.array([predicted[cell].value for cell in cells])
+    return {
+        "cells": len(cells),
+        "scale": 0.01,
+        "spearman": spearman(foretold, measured),
+        "ratio_median": float(np.median(foretold / measured)),
+        "ratio_quartiles": np.quantile(foretold / measured, [0.25, 0.75]).tolist(),
+    }
 
 
 def part_resume() -> dict[str, Any]:
@@ -247,6 +265,7 @@ def part_families() -> dict[str, Any]:
 
 PARTS = {
     "map": part_map,
+    "small": part_small,
     "resume": part_resume,
     "layers": part_layers,
     "fixtures": part_fixtures,
