@@ -357,6 +357,13 @@ def test_activations_that_do_not_belong_together(good: Any, suspect: Any) -> Non
         ns.MetricsDashboard().compute_all_metrics(build("llama"), [tokens(rows=4)], good, suspect)
 
 
+def test_activations_of_another_shape() -> None:
+    """Two times three are as many values as three times two, but others."""
+    good, suspect = ({"a": torch.ones(shape)} for shape in ((2, 3), (3, 2)))
+    with pytest.raises(InputError, match=r"npu_activations: a: got shape \[3, 2\], expected \[2, 3\]"):
+        ns.MetricsDashboard().compute_all_metrics(build("llama"), [tokens(rows=4)], good, suspect)
+
+
 def test_asking_too_early(llama: tuple[nn.Module, Batches]) -> None:
     with pytest.raises(InputError, match=r"no metrics yet; call compute_all_metrics\(\) first"):
         ns.MetricsDashboard().get_risk_assessment()
