@@ -50,7 +50,7 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike, *, positive: bool = Fals
 
     With `positive` the interval is that of the logarithm, as befits a quantity that is never negative, such as a KL
     divergence: its lower end stays above zero. Where a few clusters have much larger values than the others, most
-    samples have too few of them: then the upper end is moved out, by Hall's correction for skewness.
+    samples have too few of them: then the upper end is moved out, by Johnson's correction for skewness.
     """
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     n, total = len(top), float(bottom.sum())
@@ -73,18 +73,14 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike, *, positive: bool = Fals
 def _reach(deviations: NDArray[np.float64], relative: float, factor: float) -> float:
     """How many standard errors the logarithm of the truth may lie above that of the estimate.
 
-    P. Hall's transformation of Student's t (J. R. Stat. Soc. B 54, 221, 1992), with the logarithm's own curvature, half
-    a relative standard error, taken from what the skewness asks for.
+    N. J. Johnson's modified t (J. Am. Stat. Assoc. 73, 536, 1978), with the logarithm's own curvature, half a relative
+    standard error, taken from what the skewness asks for.
     """
     n, variance = len(deviations), float(np.square(deviations).mean())
     if n < 3 or not 0 < variance < inf:
         return factor
-    skewness = (
-        float((deviations**3).mean()) / float(variance**1.5) * sqrt(n - 1) / (n - 2)
-    )  # of the sum, not of a cluster
-    bend = skewness / 3 - relative / 2
-    reach = factor + skewness / 6
-    return reach if abs(bend) < 1e-6 else (1 - float(np.cbrt(1 - 3 * bend * reach))) / bend
+    skewness = float((deviations**3).mean()) / float(variance**1.5) * sqrt(n - 1) / (n - 2)  # of the sum
+    return factor + skewness / 6 + (skewness / 3 - relative / 2) * factor**2
 
 
 def _student(freedom: int) -> float:
