@@ -63,8 +63,8 @@ def environment() -> Environment:
 def content_security_policy(scripts: list[str], styles: list[str]) -> str:
     """Nothing is loaded or sent; of inline scripts and styles, those that were written here.
 
-    Plotly adds empty style elements, which it fills rule by rule, and sets one empty style attribute: for these there is
-    the hash of nothing at all.
+    Plotly adds empty style elements, which it fills rule by rule, and sets one empty style attribute: for these there
+    is the hash of nothing at all.
     """
     return "; ".join(
         (

@@ -33,9 +33,8 @@ def page_data(sections: Sections) -> dict[str, Any]:
 
 def _map(sections: Sections) -> dict[str, Any]:
     layers, cells = map_layers(sections), sections["map"].get("cells", ())
-    operators = list(
-        dict.fromkeys(cell["operator"] for cell in sorted(cells, key=lambda c: isinstance(c["layer"], str)))
-    )
+    blocks_first = sorted(cells, key=lambda cell: isinstance(cell["layer"], str))
+    operators = list(dict.fromkeys(cell["operator"] for cell in blocks_first))
     return {
         "layers": [visible(label(layer)) for layer in layers],
         "operators": [visible(name) for name in operators],

@@ -77,7 +77,7 @@ def layers(sections: Sections) -> Table:
         "accuracy lost, mean of its windows": "figure",
         "outlier channels": "figure",
     }
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, row in sections.get("metrics", {}).get("layers", {}).items():
         if row is None or "failed" in row:
             rows.append((f"L{name}", row["failed"] if row else "not in the map"))

@@ -9,7 +9,8 @@ from ..figures import visible
 __all__ = ["Column", "Kind", "Table"]
 
 Kind: TypeAlias = Literal["text", "name", "run", "figure", "word", "lines"]
-"""how the cells of a column look: running text, text on one line, a name in code, figures flush right, a reading such as HIGH, or a list"""
+"""how the cells of a column look: running text, text on one line, a name in code, figures flush right, a reading such
+as HIGH, or a list"""
 
 
 @dataclass(frozen=True)

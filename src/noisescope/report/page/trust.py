@@ -59,7 +59,7 @@ def coverage(sections: Sections) -> Table:
     """How many sites of each operator there were, and which needed attention in steps."""
     found = sections["coverage"]
     steps, hidden = found.get("in_steps", {}), found.get("hidden", {})
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (name, number(count), number(steps.get(name, 0)), "reached") for name, count in found.get("sites", {}).items()
     ]
     rows += [(name, f"hidden: {why}") for name, why in hidden.items()]

@@ -45,6 +45,7 @@ noisescope.charts = (() => {
           symbol: rows.map((row) => (row.avalanche ? "diamond" : "circle")),
           color: rows.map((row) => colour(row.avalanche ? "alarm" : "accent")),
           opacity: 1,
+          line: { width: 0 },
         },
       }),
       dots({
@@ -104,7 +105,7 @@ noisescope.charts = (() => {
         x: pairs.map((pair) => pair.predicted[0]), y: pairs.map((pair) => pair.measured[0]),
         error_x: whiskers(pairs.map((pair) => pair.predicted)), error_y: whiskers(pairs.map((pair) => pair.measured)),
         hovertext: pairs.map((pair) => [pair.name, ...pair.text.split(", measured ").map((part, at) => (at ? `measured ${part}` : part))].map(plain).join("<br>")),
-        marker: { size: 7, color: pairs.map((pair) => colour(pair.disagrees ? "alarm" : "accent")), symbol: pairs.map((pair) => (pair.disagrees ? "x" : "circle")) },
+        marker: { size: 7, line: { width: 0 }, color: pairs.map((pair) => colour(pair.disagrees ? "alarm" : "accent")), symbol: pairs.map((pair) => (pair.disagrees ? "x" : "circle")) },
       })],
       layout: frame({
         width: size,

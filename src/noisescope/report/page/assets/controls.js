@@ -60,15 +60,17 @@
     });
   };
 
+  /* Paper is light and has a width of its own; plots are drawn for it, and again for the screen. */
   const startPrinting = () => {
-    const opened = [];
+    let chosen = "";
     addEventListener("beforeprint", () => {
-      opened.push(...document.querySelectorAll("details:not([open])"));
-      opened.forEach((details) => { details.open = true; });
+      chosen = root.dataset.theme || "";
+      root.dataset.theme = "light";
       noisescope.setPrinting(true);
     });
     addEventListener("afterprint", () => {
-      opened.splice(0).forEach((details) => { details.open = false; });
+      if (chosen) root.dataset.theme = chosen;
+      else delete root.dataset.theme;
       noisescope.setPrinting(false);
     });
   };

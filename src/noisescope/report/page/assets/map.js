@@ -63,7 +63,7 @@ noisescope.map = (() => {
     tickfont: { color: colour("soft"), size: 12 },
     thickness: 12,
     outlinewidth: 0,
-    ...(narrow ? { orientation: "h", yref: "container", y: 0, yanchor: "bottom", len: 1, xpad: 0, ypad: 4 } : { len: 1, lenmode: "fraction", xpad: 14, ypad: 0 }),
+    ...(narrow ? { orientation: "h", y: -72 / (CELL_HEIGHT * operators.length), yanchor: "top", len: 1, xpad: 0, ypad: 0 } : { len: 1, lenmode: "fraction", xpad: 14, ypad: 0 }),
   });
 
   const outline = (x0, x1, y0, y1, line) => ({ type: "rect", xref: "x", yref: "y", x0, x1, y0, y1, line, layer: "above", fillcolor: "rgba(0,0,0,0)" });
