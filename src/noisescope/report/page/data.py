@@ -177,7 +177,7 @@ def _windows(sections: Sections) -> list[dict[str, Any]]:
     return [
         {
             "name": visible(name),
-            "middle": (row["start_layer"] + row["end_layer"]) / 2,
+            "middle": number_or_none((row["start_layer"] + row["end_layer"]) / 2),
             "avalanche": name in avalanches,
             "amplification": _ends(row.get("amplification")),
             "amplification_text": figure(row.get("amplification")),
