@@ -172,6 +172,28 @@ noisescope.map = (() => {
     " ": () => toggle(state.cursor ? state.cursor.column : 0),
   };
 
+  const columnAt = (element, event) => {
+    const { xaxis, yaxis } = element._fullLayout;
+    const box = element.getBoundingClientRect();
+    const column = Math.round(xaxis.p2c(event.clientX - box.left - xaxis._offset));
+    const below = event.clientY - box.top - yaxis._offset;
+    return below >= 0 && below <= yaxis._length && column >= 0 && column < layers.length ? column : null;
+  };
+
+  /* Plotly's own click needs its hover to have come first and takes two quick ones for another gesture. */
+  const startClicking = (element) => {
+    let down = null;
+    element.addEventListener("pointerdown", (event) => {
+      down = event.isPrimary && event.button === 0 ? event : null;
+    });
+    addEventListener("pointerup", (event) => {
+      const still = down && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) < 6;
+      down = null;
+      const column = still ? columnAt(element, event) : null;
+      if (column !== null) toggle(column);
+    });
+  };
+
   const start = () => {
     const element = draw("map-plot", build);
     element.on("plotly_hover", (event) => {
@@ -179,7 +201,7 @@ noisescope.map = (() => {
       const cell = point && cellAt(point.x, point.y);
       if (cell) show(sentence(cell));
     });
-    element.on("plotly_click", (event) => toggle(event.points[0].x));
+    startClicking(element);
     element.addEventListener("keydown", (event) => {
       if (!KEYS[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
