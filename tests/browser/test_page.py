@@ -121,13 +121,15 @@ def test_pointing_at_a_cell_shows_its_figure(page: Browser, opened: Opened) -> N
         page.until("return document.getElementById('map-readout').textContent.startsWith(arguments[0])", expected)
         shown = page.until("return document.querySelector('#map-plot .hoverlayer .hovertext')?.textContent")
         assert expected in shown
-        assert f"KL {figure(cell['kl'])} nats" in shown
-        assert cell["how"] in shown
+        assert f"KL {figure(cell['kl'])} nats per token, {cell['how']}" in shown
         readout = page.text("#map-readout")
         assert f"KL {figure(cell['kl'])} nats per token, {cell['how']}" in readout
+        for how in ("predicted", "measured"):
+            if cell[how] and cell["how"] != how:
+                assert f"{how} {figure(cell[how])}" in shown
+                assert f"{how} {figure(cell[how])}" in readout
         if cell["measured"]:
-            assert f"measured {figure(cell['measured'])}" in shown
-            assert f"predicted {figure(cell['predicted'])}, measured {figure(cell['measured'])}" in readout
+            assert ("disagree" in shown) == cell["disagrees"]
 
 
 def test_a_click_pins_a_layer_and_opens_its_panel(page: Browser, opened: Opened) -> None:
@@ -136,7 +138,7 @@ def test_a_click_pins_a_layer_and_opens_its_panel(page: Browser, opened: Opened)
     page.point(column, row, click=True)
     page.until("return !document.getElementById('panel').hidden")
     assert page.text("#panel-title") == "Layer 2"
-    assert page.run(PINNED) == [[column - 0.5, column + 0.5]]
+    assert page.run(PINNED) == [[column - 0.5, column + 0.5]] * 2, "the outline and its rim"
     assert page.run("return document.getElementById('layer').value") == str(column)
     text = page.text("#panel-body")
     for cell in opened.report.map:
@@ -175,6 +177,19 @@ def test_the_keyboard_reads_and_pins(page: Browser, opened: Opened) -> None:
     assert page.run("return document.getElementById('panel').hidden")
     outline = page.run("return getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid", "where the focus is must be seen"
+
+
+def test_a_resting_pointer_does_not_speak_over_the_keys(page: Browser) -> None:
+    column, row = place(page, "L3", "linear")
+    page.point(column, row)
+    page.until("return document.getElementById('map-readout').textContent.startsWith('L3 linear')")
+    page.run("document.getElementById('map-plot').focus()")
+    page.press("\ue014", "\ue007")
+    page.run("return new Promise(done => setTimeout(done, 200))")
+    assert page.text("#map-readout").startswith("embed ")
+    assert not page.run("return document.querySelector('#map-plot .hoverlayer').checkVisibility()")
+    page.point(column + 1, row)
+    page.until("return document.getElementById('map-readout').textContent.startsWith('L4 linear')")
 
 
 def test_the_select_box_and_the_buttons_pin_too(page: Browser, opened: Opened) -> None:

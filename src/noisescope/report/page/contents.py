@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...measure.readings import READINGS
-from ..figures import figure, number, number_or_none, plural, share
+from ..figures import figure, number, number_or_none, plural
 from ..verdict import verdict
 from . import findings, trust
 from .places import label, map_layers
@@ -96,7 +96,7 @@ def _map(sections: Sections) -> dict[str, Any]:
         "layer": "name",
         "operator": "name",
         "KL, nats per token": "figure",
-        "how": "text",
+        "how": "run",
         "predicted": "figure",
         "measured": "figure",
         "remark": "text",
@@ -131,7 +131,7 @@ def _windows(sections: Sections) -> dict[str, Any]:
         "groups": findings.groups(sections),
         "layers": findings.layers(sections),
         "avalanches": [point["layer_range"] for point in points],
-        "threshold": share(sections["config"].get("avalanche_threshold")),
+        "threshold": _setting(sections, "avalanche_threshold", percent=True),
     }
 
 
@@ -140,7 +140,7 @@ def _thresholds(sections: Sections) -> dict[str, Any]:
     if not table.rows:
         return {}
     shown, rest = table.split(SHOWN_THRESHOLDS)
-    return {"table": shown, "rest": rest, "target": share(sections["config"].get("target_degradation"))}
+    return {"table": shown, "rest": rest, "target": _setting(sections, "target_degradation", percent=True)}
 
 
 def _operators(sections: Sections) -> dict[str, Any]:
@@ -165,9 +165,17 @@ def _channels(sections: Sections) -> dict[str, Any]:
         "left_out": len(left_out.rows),
         "total": plural(len(table.rows), "outlier channel"),
         "modules": plural(len(modules), "module"),
-        "threshold": number(number_or_none(sections["config"].get("outlier_threshold"))),
+        "threshold": _setting(sections, "outlier_threshold"),
         "non_finite": sum(bad for module in modules.values() if (bad := module.get("non_finite", 0))),
     }
+
+
+def _setting(sections: Sections, key: str, *, percent: bool = False) -> str:
+    """A number that was asked for, in the digits it was asked for in."""
+    value = number_or_none(sections["config"].get(key))
+    if value is None:
+        return "the threshold"
+    return f"{100 * value:g}%" if percent else f"{value:g}"
 
 
 def _agreement(sections: Sections) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def layers(sections: Sections) -> Table:
     columns: dict[str, Kind] = {
         "layer": "name",
         "KL, nats per token": "figure",
-        "how": "text",
+        "how": "run",
         "accuracy lost, mean of its windows": "figure",
         "outlier channels": "figure",
     }
@@ -95,7 +95,7 @@ def thresholds(sections: Sections) -> Table:
     columns: dict[str, Kind] = {
         "place": "name",
         "critical noise scale": "figure",
-        "how": "text",
+        "how": "run",
         "predicted": "figure",
         "searched, lies in": "figure",
         "risk": "word",
@@ -115,8 +115,8 @@ def channels(sections: Sections) -> Table:
         "channel": "figure",
         "ratio to median": "figure",
         "severity": "word",
-        "kind": "text",
-        "seen in": "text",
+        "kind": "run",
+        "seen in": "run",
     }
     return Table.of("Outlier channels, the largest first", columns, rows)
 
