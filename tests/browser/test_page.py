@@ -187,7 +187,7 @@ def test_a_resting_pointer_does_not_speak_over_the_keys(page: Browser) -> None:
     page.press("\ue014", "\ue007")
     page.run("return new Promise(done => setTimeout(done, 200))")
     assert page.text("#map-readout").startswith("embed ")
-    assert not page.run("return document.querySelector('#map-plot .hoverlayer').checkVisibility()")
+    assert page.run("return getComputedStyle(document.querySelector('#map-plot .hoverlayer')).display") == "none"
     page.point(column + 1, row)
     page.until("return document.getElementById('map-readout').textContent.startsWith('L4 linear')")
 
