@@ -15,9 +15,9 @@ const noisescope = (() => {
   const plots = [];
   let printing = false;
 
-  /* Plotly reads a few tags and entities in its labels; names are to be read as they are. */
   const short = (name) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
 
+  /* Plotly reads a few tags and entities in its labels; names are to be read as they are. */
   const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
   const colour = (name) => {
