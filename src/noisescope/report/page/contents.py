@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...measure.readings import READINGS
-from ..figures import figure, number, number_or_none, plural
+from ..figures import number, number_or_none, plural
 from ..verdict import verdict
 from . import findings, trust
 from .places import label, map_layers
-from .table import Kind, Table
+from .table import Table
 
 __all__ = ["contents"]
 
@@ -87,38 +87,21 @@ def gauge(score: float) -> dict[str, Any]:
 
 
 def _map(sections: Sections) -> dict[str, Any]:
-    """The map as a table too: one row an operator, one column a layer would be too wide, so one row a cell."""
+    """What is said around the map, and the map as a table for those who run no scripts."""
     cells = sections["map"].get("cells", ())
     if not cells:
         note = sections["map"].get("note", "")
         return {"note": note} if note else {}
-    columns: dict[str, Kind] = {
-        "layer": "name",
-        "operator": "name",
-        "KL, nats per token": "figure",
-        "how": "run",
-        "predicted": "figure",
-        "measured": "figure",
-        "remark": "text",
-    }
-    order = {layer: at for at, layer in enumerate(map_layers(sections))}
-    rows = [_cell_row(cell) for cell in sorted(cells, key=lambda cell: order[cell["layer"]])]
     passes = sections["map"].get("passes", 0)
     checked = sum(1 for cell in cells if cell.get("measured"))
     return {
-        "table": Table.of("Every cell of the map", columns, rows),
-        "layers": [label(layer) for layer in order],
+        "table": findings.cells(sections),
+        "layers": [label(layer) for layer in map_layers(sections)],
         "note": "",
         "made": f"{plural(len(cells), 'cell')} from {plural(passes, 'backward pass', 'backward passes')}, "
         f"{checked} of them checked by injection",
         "scale": sections["map"].get("noise_scale", sections["config"]["noise_scale"]),
     }
-
-
-def _cell_row(cell: Mapping[str, Any]) -> tuple[str, ...]:
-    remark = "prediction and measurement disagree" if cell.get("disagrees") else ""
-    figures = figure(cell["kl"]), cell["how"], figure(cell.get("predicted")), figure(cell.get("measured"))
-    return label(cell["layer"]), cell["operator"], *figures, remark
 
 
 def _windows(sections: Sections) -> dict[str, Any]:

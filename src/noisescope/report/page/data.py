@@ -8,7 +8,7 @@ from math import log10
 from typing import Any
 
 from ..figures import figure, number, number_or_none, share, visible
-from .findings import avalanche_names, outliers
+from .findings import CELL_COLUMNS, OUTLIER_COLUMNS, avalanche_names, cell_row, outliers
 from .places import inner_path, label, layer_of_module, layer_of_site, map_layers, site_parts
 from .table import Kind, Table
 
@@ -77,44 +77,22 @@ def _panels(sections: Sections) -> list[dict[str, Any]]:
 
 def _layer_tables(sections: Sections, layer: int | str, cells: Any, outer: Mapping[str, int | str]) -> Iterator[Table]:
     mine = sorted((cell for cell in cells if cell["layer"] == layer), key=lambda cell: -cell["kl"]["value"])
-    columns: dict[str, Kind] = {
-        "operator": "name",
-        "KL, nats per token": "figure",
-        "how": "run",
-        "predicted": "figure",
-        "measured": "figure",
-        "remark": "text",
-    }
-    yield Table.of("Its operators", columns, [_operator_row(cell) for cell in mine])
+    yield Table.of("Its operators", CELL_COLUMNS, [cell_row(cell) for cell in mine])
     modules = sections.get("channel_analysis", {}).get("per_layer", {})
     yield _module_table({path: row for path, row in modules.items() if layer_of_module(path) == layer})
     sites = sections["map"].get("channels") or {}
     yield _site_table({name: row for name, row in sites.items() if layer_of_site(name, outer) == layer})
 
 
-def _operator_row(cell: Mapping[str, Any]) -> tuple[str, ...]:
-    remark = "prediction and measurement disagree" if cell.get("disagrees") else ""
-    figures = figure(cell.get("predicted")), figure(cell.get("measured"))
-    return cell["operator"], figure(cell["kl"]), cell["how"], *figures, remark
-
-
 def _module_table(modules: Mapping[str, Any]) -> Table:
     """Each module with its outlier channels; one that has none says so."""
-    columns: dict[str, Kind] = {
-        "module": "name",
-        "channel": "figure",
-        "ratio to median": "figure",
-        "severity": "word",
-        "kind": "run",
-        "seen in": "run",
-    }
     rows: list[tuple[str, ...]] = []
     for path, module in modules.items():
         found = sorted(outliers(module), key=lambda outlier: -outlier[1])
         rows += [(inner_path(path), str(channel), f"{number(ratio)}x", *words) for channel, ratio, *words in found]
         if not found:
             rows.append((inner_path(path), f"no outliers; largest ratio {number(module.get('max_ratio'))}x"))
-    return Table.of("Outlier channels of its modules", columns, rows)
+    return Table.of("Outlier channels of its modules", OUTLIER_COLUMNS, rows)
 
 
 def _site_table(sites: Mapping[str, Any]) -> Table:

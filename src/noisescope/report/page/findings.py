@@ -1,13 +1,18 @@
-"""The findings as tables: operators, windows of layers, critical thresholds, channels."""
+"""The findings as tables: cells of the map, operators, windows of layers, critical thresholds, channels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..figures import NOTHING, figure, number, number_or_none, share
+from .places import label, map_layers
 from .table import Kind, Table
 
 __all__ = [
-    "LARGEST_SCALE",
+    "CELL_COLUMNS",
+    "OUTLIER_COLUMNS",
+    "avalanche_names",
+    "cell_row",
+    "cells",
     "channels",
     "groups",
     "layers",
@@ -30,6 +35,38 @@ _MEASURED: Final[dict[str, Kind]] = {
     "perplexity": "figure",
     "sensitivity score": "figure",
 }
+
+CELL_COLUMNS: Final[dict[str, Kind]] = {
+    "operator": "name",
+    "KL, nats per token": "figure",
+    "how": "run",
+    "predicted": "figure",
+    "measured": "figure",
+    "remark": "text",
+}
+OUTLIER_COLUMNS: Final[dict[str, Kind]] = {
+    "module": "name",
+    "channel": "figure",
+    "ratio to median": "figure",
+    "severity": "word",
+    "kind": "run",
+    "seen in": "run",
+}
+
+
+def cells(sections: Sections) -> Table:
+    """One row a cell of the map, in the order of the layers."""
+    order = {layer: at for at, layer in enumerate(map_layers(sections))}
+    found = sorted(sections["map"].get("cells", ()), key=lambda cell: order[cell["layer"]])
+    columns: dict[str, Kind] = {"layer": "name", **CELL_COLUMNS}
+    return Table.of("Every cell of the map", columns, [(label(cell["layer"]), *cell_row(cell)) for cell in found])
+
+
+def cell_row(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """A cell under `CELL_COLUMNS`."""
+    remark = "prediction and measurement disagree" if cell.get("disagrees") else ""
+    figures = figure(cell.get("predicted")), figure(cell.get("measured"))
+    return cell["operator"], figure(cell["kl"]), cell["how"], *figures, remark
 
 
 def operators(sections: Sections) -> Table:
@@ -110,15 +147,7 @@ def channels(sections: Sections) -> Table:
     found = [(path, *outlier) for path, module in modules.items() for outlier in outliers(module)]
     found.sort(key=lambda row: -row[2])
     rows = [(path, str(channel), f"{number(ratio)}x", *words) for path, channel, ratio, *words in found]
-    columns: dict[str, Kind] = {
-        "module": "name",
-        "channel": "figure",
-        "ratio to median": "figure",
-        "severity": "word",
-        "kind": "run",
-        "seen in": "run",
-    }
-    return Table.of("Outlier channels, the largest first", columns, rows)
+    return Table.of("Outlier channels, the largest first", OUTLIER_COLUMNS, rows)
 
 
 def outliers(module: Mapping[str, Any]) -> Iterator[tuple[int, float, str, str, str]]:
