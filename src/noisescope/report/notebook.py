@@ -40,4 +40,4 @@ def _row(name: str, row: Mapping[str, Any]) -> tuple[str, str, str, str]:
 def _agreement(found: Mapping[str, Any]) -> str:
     if not found.get("spearman"):
         return ""
-    return f"map and injection agree: Spearman {figure(found['spearman'])} over {found['checked']} checked cells"
+    return f"map against injection: Spearman {figure(found['spearman'])} over {found['checked']} checked cells"
