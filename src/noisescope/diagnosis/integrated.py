@@ -17,6 +17,7 @@ from ..measure.batches import EvaluationSet
 from ..report import Report
 from ..specs import DiagnosisSpec
 from .accepting import accept, data_for
+from .commands import Commands
 from .progress import Progress, silent
 from .sections import sections
 from .stages import Diagnosis
@@ -93,4 +94,5 @@ def diagnose(
         blocks=blocks,
         progress=progress,
     )
-    return Report(sections(diagnosis, name=name or type(model).__name__))
+    commands = Commands(name, evaluation.name if isinstance(data, str) else None)
+    return Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..capturing import Capture, capture
 from ..errors import InputError, NothingMatched
-from ..injection import Coverage, survey
+from ..injection import Coverage, is_unchanged_by_watching, survey
 from ..measure.agreement import Agreement, agreement_panel
 from ..measure.batches import EvaluationSet
 from ..measure.hessian import HessianTrace, hessian_trace
@@ -82,6 +82,11 @@ class Diagnosis:
     def coverage(self) -> Coverage:
         """Every site of the model."""
         return survey(self.model, blocks=self._blocks)
+
+    @cached_property
+    def unchanged(self) -> bool:
+        """Whether looking at the model leaves its output as it is, bit for bit."""
+        return is_unchanged_by_watching(self.model, blocks=self._blocks)
 
     def check(self) -> None:
         """Raises if this cannot be asked of this model, before anything is run over the data."""

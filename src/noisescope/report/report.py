@@ -9,7 +9,7 @@ from .. import store
 from ..errors import InputError
 from ..models.boundary import one_line
 from .encoding import decode, encode
-from .schema import check
+from .schema import upgraded
 from .summary import summarise
 from .table import MapTable
 
@@ -55,7 +55,7 @@ class Report:
 
     @classmethod
     def load(cls, path: str | Path) -> "Report":
-        """The report of a directory, or of a JSON file."""
+        """The report of a directory, or of a JSON file; one of an earlier version is read as this one."""
         file = Path(path)
         file = file / "report.json" if file.is_dir() else file
         try:
@@ -64,8 +64,7 @@ class Report:
             raise InputError(f"{one_line(file)}: cannot be read ({error.strerror})") from None
         except ValueError as error:
             raise InputError(f"{one_line(file)}: not a report ({' '.join(str(error).split())})") from None
-        check(sections, one_line(file))
-        return cls(sections)
+        return cls(upgraded(sections, one_line(file)))
 
     def __str__(self) -> str:
         return summarise(self.sections)
