@@ -4,6 +4,6 @@ A bench is a model on data with its clean run; a point says which noise goes whe
 """
 
 from .bench import Bench
-from .point import Point, Result
+from .point import Finding, Point, Result
 
-__all__ = ["Bench", "Point", "Result"]
+__all__ = ["Bench", "Finding", "Point", "Result"]

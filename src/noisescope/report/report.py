@@ -8,7 +8,7 @@ from typing import Any
 from .. import store
 from ..errors import InputError
 from ..models.boundary import one_line
-from .encoding import decode, encode
+from ..store.encoding import decode, encode
 from .schema import upgraded
 from .summary import summarise
 from .table import MapTable

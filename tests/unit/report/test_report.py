@@ -14,7 +14,7 @@ import noisescope as ns
 from families import build, tokens
 from noisescope.errors import InputError, StoreError
 from noisescope.report import MapTable, Report
-from noisescope.report.encoding import decode, encode
+from noisescope.store.encoding import decode, encode
 from trained import fixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -74,7 +74,7 @@ def test_half_a_character_can_be_written() -> None:
 
 @pytest.mark.parametrize("value", [{1, 2}, b"bytes", object(), 1j])
 def test_what_is_not_plain_is_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match=f"a report holds plain values, not {type(value).__name__}"):
+    with pytest.raises(TypeError, match=f"expected plain values, not {type(value).__name__}"):
         encode({"value": value})
 
 

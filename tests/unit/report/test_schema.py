@@ -13,7 +13,7 @@ import pytest
 import noisescope as ns
 from noisescope.errors import InputError
 from noisescope.report import Report
-from noisescope.report.encoding import decode, encode
+from noisescope.store.encoding import decode, encode
 from noisescope.report.schema import SCHEMA_VERSION, json_schema, upgraded
 from trained import fixture
 
