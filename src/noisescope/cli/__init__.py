@@ -1,10 +1,11 @@
 """The command line: parse, call, exit code; nothing else.
 
-Errors that noisescope raises on purpose become one line on stderr and their exit code; a usage error is 2, an
-interrupt 130. Anything else is a bug and keeps its traceback.
+Errors that noisescope raises on purpose become one line on stderr for each thing that is wrong, and their exit code; a
+usage error is 2, an interrupt 130. Anything else is a bug and keeps its traceback.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -51,18 +52,19 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         code = typer.main.get_command(app).main(given or ["--help"], prog_name="noisescope", standalone_mode=False)
     except NoisescopeError as error:
-        return _say(str(error), error.exit_code)
+        return _say(error.problems, error.exit_code)
     except typer.Abort:
         return 130
     except KeyboardInterrupt:
-        return _say("interrupted", 130)
+        return _say(["interrupted"], 130)
     except Exception as error:
         if isinstance(error, _UsageError):
-            return _say(error.format_message(), 2)  # type: ignore[attr-defined]
+            return _say([error.format_message()], 2)  # type: ignore[attr-defined]
         raise
     return code if isinstance(code, int) else 0
 
 
-def _say(message: str, exit_code: int) -> int:
-    sys.stderr.write(f"noisescope: {' '.join(message.split())}\n")
+def _say(problems: Iterable[str], exit_code: int) -> int:
+    for problem in problems:
+        sys.stderr.write(f"noisescope: {' '.join(problem.split())}\n")
     return exit_code

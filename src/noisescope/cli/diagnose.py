@@ -14,14 +14,15 @@ import sys
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import InputError, StoreError
 from ..operators import expand
-from ..specs import PRESETS, DiagnosisSpec, parse_layers
+from ..specs import FIELDS, OPTIONS, PRESETS, DiagnosisSpec, checked, parse_layers
 from .bars import bars
+from .configuring import configure
 from .flags import flag, flags_named
 
 if TYPE_CHECKING:
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["diagnose"]
 
-_FIELDS = frozenset(DiagnosisSpec.__dataclass_fields__) | {
-    "n_samples",
-    "batch_size",
-    "max_length",
-    "max_new_tokens",
-    "calibration_samples",
-}
+_FIELDS = FIELDS.keys() | OPTIONS.keys()
 """what is called the same in Python and, with dashes, here"""
 
 
@@ -65,6 +60,7 @@ class Sampled(str, Enum):
 
 
 def diagnose(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(help="Hub id, directory or GGUF file; none: the default model.")
     ] = None,
@@ -80,6 +76,9 @@ def diagnose(
     trials: Annotated[int | None, typer.Option(help="Independent draws of the noise; overrides the preset.")] = None,
     noise_scale: Annotated[float, typer.Option(help="0.01 is conservative, 0.05 standard, 0.1 a stress test.")] = 0.05,
     error_type: Annotated[str, typer.Option(help="Noise model.")] = "relative_gaussian",
+    layer_noise_scale: Annotated[
+        float | None, typer.Option(help="Of windows, groups and single layers; none: --noise-scale.")
+    ] = None,
     layers: Annotated[str | None, typer.Option(help='Such as "9-11,head".')] = None,
     operators: Annotated[str | None, typer.Option(help='Such as "softmax,norm".')] = None,
     window_size: Annotated[int, typer.Option(help="Layers of a window.")] = 3,
@@ -96,6 +95,11 @@ def diagnose(
     max_new_tokens: Annotated[int, typer.Option(help="Where answers are generated.")] = 512,
     seed: Annotated[int, typer.Option(help="Of data, labels and noise.")] = 0,
     output: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("noisescope-out"),
+    config: Annotated[  # noqa: ARG001 - its callback reads it
+        Path | None,
+        typer.Option(help="YAML file; its keys are these flags, which win.", is_eager=True, callback=configure),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local; ray is not available yet.")] = "local",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="A torch device, or auto.")] = "cpu",
@@ -106,10 +110,19 @@ def diagnose(
 ) -> None:
     """Find out where a model is fragile: operators, layers, channels."""
     chosen = PRESETS[preset.value]
-    with flags_named(_FIELDS):
+    options: dict[str, Any] = {
+        "n_samples": chosen.n_samples if n_samples is None else n_samples,
+        "calibration_samples": calibration_samples,
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "max_new_tokens": max_new_tokens,
+    }
+    with flags_named(_FIELDS, context):
+        checked({**options, "engine": engine}, OPTIONS)
         spec = DiagnosisSpec(
             level=level.value,
             noise_scale=noise_scale,
+            layer_noise_scale=layer_noise_scale,
             error_type=error_type,
             layers=flag("--layers", parse_layers, layers),
             operators=flag("--operators", expand, operators),
@@ -130,18 +143,14 @@ def diagnose(
     loaded = load(
         model, dtype=dtype, device=device, attn=attn, tokenizer=tokenizer, trust_remote_code=trust_remote_code, say=_say
     )
-    with flags_named(_FIELDS), bars() as progress:
+    with flags_named(_FIELDS, context), bars() as progress:
         report = run(
             loaded.model,
             data,
             spec=spec,
             tokenizer=loaded.tokenizer,
             calibration_data=calibration_data,
-            n_samples=chosen.n_samples if n_samples is None else n_samples,
-            calibration_samples=calibration_samples,
-            batch_size=batch_size,
-            max_length=max_length,
-            max_new_tokens=max_new_tokens,
+            **options,
             blocks=blocks,
             name=loaded.name,
             progress=progress,

@@ -15,7 +15,7 @@ from torch import nn
 from ..errors import InputError
 from ..measure.batches import EvaluationSet
 from ..report import Report
-from ..specs import DiagnosisSpec
+from ..specs import OPTIONS, DiagnosisSpec, checked
 from .accepting import accept, data_for
 from .commands import Commands
 from .progress import Progress, silent
@@ -78,8 +78,7 @@ def diagnose(
 
     evaluation = calibration = opened(data, n_samples)
     samples = n_samples if calibration_samples is None else calibration_samples
-    if samples < 2:
-        raise InputError(f"calibration_samples: got {samples}, expected a whole number from 2")
+    checked({"calibration_samples": samples}, OPTIONS)
     if calibration_data is not None or samples != n_samples:
         if calibration_data is None and isinstance(data, Iterator):
             raise InputError("data: an iterator can be read once, but channels are looked at on more; pass a list")

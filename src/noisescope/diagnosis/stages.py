@@ -63,6 +63,7 @@ class Diagnosis:
         self.layout = Layout.of(model, blocks=blocks)
         self.bench = Bench(model, data, layout=self.layout, tokenizer=tokenizer, max_new_tokens=max_new_tokens)
         self.noise: Noise = make_noise(spec.error_type, spec.noise_scale)
+        self.noise_of_layers: Noise = make_noise(spec.error_type, spec.scale_of_layers)
         self.selection = Selection(spec.layers, expand(spec.operators))
         self.costs: dict[str, float] = {}
         """forward-pass equivalents by stage"""
@@ -197,7 +198,14 @@ class Diagnosis:
         """A layer's KL: injected if that was done, else the sum of its cells of the map."""
         if isinstance(layer, int) and layer in self.single_layers:
             return self.single_layers[layer].kl
-        return self.checked.layer(layer) if self.checked is not None else None
+        return self._map_of_layers.layer(layer) if self._map_of_layers is not None else None
+
+    @cached_property
+    def _map_of_layers(self) -> CheckedMap | None:
+        """The map at the scale of the layers; its checks hold at the scale that they were made at."""
+        if self.map is None or self.noise_of_layers.scale == self.noise.scale:
+            return self.checked
+        return correct(self.map.predict(self.noise_of_layers), {})
 
     def amplification(self, window: Window) -> Estimate | None:
         """How much more a window does than the sum of its layers."""
@@ -214,13 +222,9 @@ class Diagnosis:
         places = self._threshold_places()
         if not self.conclusive or not places:
             return {}
-        link = Link.fit(rows) if self.noise.name in MOMENTS and self.spec.noise_scale <= LARGEST else None
-        target, scale = self.spec.target_degradation, self.spec.noise_scale
-        found = {
-            name: Threshold(name, link.threshold(kl, scale, target) if link is not None else None)
-            for name, (_, kl) in places.items()
-        }
-        worst = sorted(found, key=lambda name: -places[name][1].value)
+        link = Link.fit(rows) if self.noise.name in MOMENTS else None
+        found = {name: Threshold(name, self._foretell(link, point, kl)) for name, (point, kl) in places.items()}
+        worst = sorted(found, key=lambda name: -places[name][1].value / places[name][0].noise_scale ** 2)
         chosen = worst if self.spec.sampled == "all" else worst[:VERIFIED]
         known = {row.name: row.degradation.value for row in rows}
         tick = self._progress("thresholds", len(chosen))
@@ -231,8 +235,14 @@ class Diagnosis:
         self.costs["thresholds"] = self.bench.cost - before
         return found
 
+    def _foretell(self, link: Link | None, point: Point, kl: Estimate) -> Estimate | None:
+        """The threshold of a place, where something is known of how accuracy goes with its scale."""
+        if link is None or point.noise_scale > LARGEST:
+            return None
+        return link.threshold(kl, point.noise_scale, self.spec.target_degradation)
+
     def _threshold_places(self) -> dict[str, tuple[Point, Estimate]]:
-        """What has a threshold: the point to inject, and its KL at the scale of the run."""
+        """What has a threshold: the point to inject, and its KL at the scale of that point."""
         found: dict[str, tuple[Point, Estimate]] = {}
         if self.spec.includes("operator"):
             found |= {row.name: (row.result.point, row.kl) for row in self.operators if not row.failed}
@@ -254,8 +264,8 @@ class Diagnosis:
             point,
             degradation,
             target=self.spec.target_degradation,
-            start=threshold.predicted.value if threshold.predicted is not None else self.spec.noise_scale,
-            known=None if known is None else {self.spec.noise_scale: known},
+            start=threshold.predicted.value if threshold.predicted is not None else point.noise_scale,
+            known=None if known is None else {point.noise_scale: known},
             go_on=lambda: self.spec.sampled == "all" or spent + self.bench.cost + self.spec.trials <= self.budget,
         )
         return Threshold(threshold.name, threshold.predicted, between, evaluations)
@@ -354,7 +364,7 @@ class Diagnosis:
     def _window_point(self, window: Window) -> Point:
         """Noise on the layers of a window that are asked for."""
         layers = tuple(layer for layer in window.layers if layer in self.layers)
-        return Point(Selection(layers, self.selection.operators), self.noise, **self._draws)
+        return Point(Selection(layers, self.selection.operators), self.noise_of_layers, **self._draws)
 
     def _rows(self, stage: str, points: Mapping[str, Point]) -> list[Row]:
         return [Row(name, result) for name, result in self._run(stage, points).items()]

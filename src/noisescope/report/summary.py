@@ -33,9 +33,13 @@ def _fragile(sections: Mapping[str, Any]) -> str:
     rows.sort(key=lambda item: _rank(item[1]), reverse=True)
     if not rows:
         return ""
-    scale = sections["config"]["noise_scale"]
-    head = ("", f"where it is fragile (noise {scale:g})", "KL, nats/token", "accuracy lost", "severity")
+    head = ("", f"where it is fragile ({_noise(sections['config'])})", "KL, nats/token", "accuracy lost", "severity")
     return _table([head, *(_line(place, name, row) for place, (name, row) in enumerate(rows[:SHOWN], 1))])
+
+
+def _noise(config: Mapping[str, Any]) -> str:
+    of_layers = config.get("layer_noise_scale")
+    return f"noise {config['noise_scale']:g}" + (f", of layers {of_layers:g}" if of_layers is not None else "")
 
 
 def _line(place: int, name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
