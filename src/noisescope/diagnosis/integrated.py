@@ -16,9 +16,11 @@ from ..errors import InputError
 from ..measure.batches import EvaluationSet
 from ..report import Report
 from ..specs import OPTIONS, DiagnosisSpec, checked
+from ..store import Journal
 from .accepting import accept, data_for
 from .commands import Commands
 from .progress import Progress, silent
+from .question import question
 from .sections import sections
 from .stages import Diagnosis
 
@@ -40,6 +42,7 @@ def diagnose(
     max_new_tokens: int = 512,
     blocks: str | None = None,
     name: str | None = None,
+    journal: Journal | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Where a model is fragile: operators, layers and channels, from known noise at known places.
@@ -57,6 +60,7 @@ def diagnose(
         max_new_tokens: where answers are generated.
         blocks: where the blocks are, for a model whose structure is not recognised.
         name: what the report calls the model.
+        journal: where finished points are kept, so that a run that was interrupted can go on; see `Journal`.
         progress: told how far the run is.
 
     Returns:
@@ -91,7 +95,11 @@ def diagnose(
         tokenizer=tokenizer,
         max_new_tokens=max_new_tokens,
         blocks=blocks,
+        journal=journal,
         progress=progress,
     )
+    diagnosis.check()
+    if journal is not None:
+        journal.begin(question(diagnosis, max_new_tokens=max_new_tokens, tokenizer=tokenizer))
     commands = Commands(name, evaluation.name if isinstance(data, str) else None)
     return Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))

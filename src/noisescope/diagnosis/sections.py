@@ -1,13 +1,8 @@
 """The sections of a report, as plain values, from the stages of a diagnosis."""
 
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
-import torch
-
-from .. import __version__
 from ..measure.cross_checks import correlate_layer_and_channel_sensitivity
 from ..measure.readings import READINGS, read
 from ..report.schema import SCHEMA_VERSION
@@ -16,9 +11,10 @@ from .by_layer import identify_avalanche_points
 from .by_operator import order_panel
 from .commands import Commands
 from .mapping import SensitivityMap
+from .question import environment
 from .stages import Diagnosis
 
-__all__ = ["environment", "sections", "window_rows"]
+__all__ = ["sections", "window_rows"]
 
 TOP_CHANNELS = 5
 """channels named per site"""
@@ -27,7 +23,6 @@ TOP_CHANNELS = 5
 def sections(run: Diagnosis, *, name: str, commands: Commands) -> dict[str, Any]:
     """Everything a report holds, level by level; levels that were not asked for are empty."""
     spec = run.spec
-    run.check()
     looks_inside = spec.includes("operator") or spec.includes("layer")
     the_map = _map(run) if looks_inside else {}
     operators = run.operators if spec.includes("operator") else []
@@ -164,23 +159,4 @@ def _data(run: Diagnosis) -> dict[str, Any]:
         "longest_row": max(batch.input_ids.shape[1] for batch in data),
         "fingerprint": data.fingerprint,
         "calibration": {"name": run.calibration.name, "fingerprint": run.calibration.fingerprint},
-    }
-
-
-def environment(model: Any) -> dict[str, Any]:
-    """What the figures may depend on, without host, clock or path."""
-    parameter = next(model.parameters())
-    return {
-        "noisescope": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "transformers": version("transformers"),
-        "numpy": version("numpy"),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "dtype": str(parameter.dtype).removeprefix("torch."),
-        "device": parameter.device.type,
-        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
-        "parameters": sum(p.numel() for p in model.parameters()),
     }

@@ -2,17 +2,20 @@
 
     coverage -> clean run -> map -> operators, windows, groups -> checks -> critical thresholds -> channels
 
-Every figure comes from a point on the bench or from the map; this file decides which points.
+Every figure comes from a point that an engine runs, or from the map; this file decides which points. With a journal,
+what an earlier run of the same question has finished is taken from there, its cost included: the report is the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from ..capturing import Capture, capture
+from ..engines import Engine, Journalled, LocalEngine
 from ..errors import InputError, NothingMatched
 from ..injection import Coverage, is_unchanged_by_watching, survey
 from ..measure.agreement import Agreement, agreement_panel
@@ -21,9 +24,10 @@ from ..measure.hessian import HessianTrace, hessian_trace
 from ..measure.intervals import Estimate
 from ..noise import Noise, make_noise
 from ..operators import expand
-from ..points import Bench, Point, Result
+from ..points import Bench, Clean, Point, Result
 from ..sites import Layout, Selector
 from ..specs import DEFAULT_WINDOW, OUTSIDE, DiagnosisSpec, Layer, Selection
+from ..store import Journal
 from .by_layer import Window, amplification, group_windows, longest_run, sliding_windows
 from .by_operator import operator_points, together_points
 from .channel_report import ChannelReport
@@ -36,6 +40,8 @@ from .sensing import Cell
 from .thresholds import LARGEST, Link, Threshold, search
 
 __all__ = ["Diagnosis"]
+
+_Kept = TypeVar("_Kept")
 
 FEWEST_CHECKS, MOST_CHECKS = 8, 24
 """cells of the map that are injected for real: one a layer, within these"""
@@ -56,6 +62,7 @@ class Diagnosis:
         tokenizer: Any = None,
         max_new_tokens: int = 512,
         blocks: str | None = None,
+        journal: Journal | None = None,
         progress: Progress = silent,
     ) -> None:
         self.model, self.data, self.spec = model, data, spec
@@ -67,9 +74,13 @@ class Diagnosis:
         self.selection = Selection(spec.layers, expand(spec.operators))
         self.costs: dict[str, float] = {}
         """forward-pass equivalents by stage"""
+        self.journal = journal
+        local = LocalEngine(self.bench)
+        self.engine: Engine = local if journal is None else Journalled(local, journal, lambda: self.bench.clean)
         self._blocks = blocks
         self._progress = progress
-        self._captured: Capture | None = None
+        self._spent: dict[str, int] = {}
+        """rows x blocks by stage"""
         self._meant = Selector(self.selection, self.layout)
 
     @property
@@ -127,19 +138,21 @@ class Diagnosis:
         """The map from gradients; None for noise that is not random and dense."""
         if self.noise.name not in MOMENTS:
             return None
-        self._start_clean()  # which says so if the model gives no finite output
-        tick = self._progress("map", len(self.data.batches))
-        found = map_sensitivity(
+        _ = self._clean_stage  # which says so if the model gives no finite output
+        found = self._remembered("map", SensitivityMap, self._make_map)
+        self.costs["map"] = found.cost
+        return found
+
+    def _make_map(self) -> SensitivityMap:
+        return map_sensitivity(
             self.model,
             self.data,
             selection=self.selection,
             seed=self.spec.seed,
             layout=self.layout,
             recordings=self.bench.recordings,
-            progress=tick,
+            progress=self._progress("map", len(self.data.batches)),
         )
-        self.costs["map"] = found.cost
-        return found
 
     @cached_property
     def checked(self) -> CheckedMap | None:
@@ -228,11 +241,9 @@ class Diagnosis:
         chosen = worst if self.spec.sampled == "all" else worst[:VERIFIED]
         known = {row.name: row.degradation.value for row in rows}
         tick = self._progress("thresholds", len(chosen))
-        before = self.bench.cost
         for name in chosen:
-            found[name] = self._verify(found[name], places[name][0], known.get(name), spent=self.cost - before)
+            found[name] = self._verify(found[name], places[name][0], known.get(name))
             tick()
-        self.costs["thresholds"] = self.bench.cost - before
         return found
 
     def _foretell(self, link: Link | None, point: Point, kl: Estimate) -> Estimate | None:
@@ -253,11 +264,11 @@ class Diagnosis:
                     found[window.name] = (self._window_point(window), kl)
         return found
 
-    def _verify(self, threshold: Threshold, point: Point, known: float | None, *, spent: float) -> Threshold:
-        """Searches for a threshold; `spent` is what the diagnosis has cost beside the bench."""
+    def _verify(self, threshold: Threshold, point: Point, known: float | None) -> Threshold:
+        """Searches for a threshold, for as long as the budget allows."""
 
         def degradation(asked: Point) -> float:
-            result = self.bench.run(asked)
+            (result,) = self._results("thresholds", [asked])
             return 1.0 if result.comparison is None else result.comparison.degradation.value
 
         between, evaluations = search(
@@ -266,7 +277,7 @@ class Diagnosis:
             target=self.spec.target_degradation,
             start=threshold.predicted.value if threshold.predicted is not None else point.noise_scale,
             known=None if known is None else {point.noise_scale: known},
-            go_on=lambda: self.spec.sampled == "all" or spent + self.bench.cost + self.spec.trials <= self.budget,
+            go_on=lambda: self.spec.sampled == "all" or self.cost + self.spec.trials <= self.budget,
         )
         return Threshold(threshold.name, threshold.predicted, between, evaluations)
 
@@ -290,16 +301,20 @@ class Diagnosis:
     @cached_property
     def channels(self) -> ChannelReport:
         """Level 3: outlier channels of the default projections."""
-        if self._captured is None:
-            tick = self._progress("channels", len(self.calibration.batches))
-            device = next(self.model.parameters()).device
-            with self._capture() as self._captured:
-                for batch in self.calibration:
-                    with torch.no_grad():
-                        self.model(**batch.inputs(device))
-                    tick()
-            self.costs["channels"] = self.calibration.tokens / self.data.tokens
-        return detect(self._captured)
+        if self._looks_at_channels_in_clean_run and (found := self._clean_stage.channels) is not None:
+            return found
+        self.costs["channels"] = self.calibration.tokens / self.data.tokens
+        return self._remembered("channels", ChannelReport, self._look_at_channels)
+
+    def _look_at_channels(self) -> ChannelReport:
+        tick = self._progress("channels", len(self.calibration.batches))
+        device = next(self.model.parameters()).device
+        with self._capture() as captured:
+            for batch in self.calibration:
+                with torch.no_grad():
+                    self.model(**batch.inputs(device))
+                tick()
+        return detect(captured)
 
     def _capture(self) -> Capture:
         layers = self.selection.layers
@@ -310,7 +325,9 @@ class Diagnosis:
         """The Hessian's trace by layer, if it was asked for."""
         if not self.spec.curvature:
             return None
-        found = hessian_trace(self.model, self.data, seed=self.spec.seed)
+        found = self._remembered(
+            "hessian", HessianTrace, lambda: hessian_trace(self.model, self.data, seed=self.spec.seed)
+        )
         self.costs["curvature"] = found.cost
         return found
 
@@ -371,23 +388,58 @@ class Diagnosis:
 
     def _run(self, stage: str, points: Mapping[Any, Point]) -> dict[Any, Result]:
         """The results of a stage's points, in their order."""
-        self._start_clean()
         tick = self._progress(stage, len(points))
-        before = self.bench.cost
         found = {}
-        for name, point in points.items():
-            found[name] = self.bench.run(point)
+        for name, result in zip(points, self._results(stage, list(points.values())), strict=True):
+            found[name] = result
             tick()
-        self.costs[stage] = self.bench.cost - before
         return found
 
-    def _start_clean(self) -> None:
+    def _results(self, stage: str, points: Sequence[Point]) -> Iterator[Result]:
+        """What the engine gives for them, booked on a stage."""
+        _ = self._clean_stage
+        for result in self.engine.run(points):
+            self._spent[stage] = self._spent.get(stage, 0) + result.finding.blocks
+            self.costs[stage] = self._spent[stage] / self.bench.blocks
+            yield result
+
+    # --- what is remembered -------------------------------------------------------------------------------------
+
+    def _remembered(self, name: str, kind: type[_Kept], make: Callable[[], _Kept]) -> _Kept:
+        """What the journal has under a name; else it is made, and kept there."""
+        if self.journal is None:
+            return make()
+        found = self.journal.recall(kind, name)
+        if found is None:
+            found = make()
+            self.journal.keep(name, found)
+        return found
+
+    @property
+    def _looks_at_channels_in_clean_run(self) -> bool:
+        """True if channels are asked for on the data of the clean run."""
+        return self.spec.level == "full" and self.calibration is self.data
+
+    @cached_property
+    def _clean_stage(self) -> "_CleanStage":
         """The clean run, in which channels are looked at too if they are asked for on the same data."""
-        if "clean" in self.costs:
-            return
-        before = self.bench.cost
-        if self.spec.includes("channel") and self.calibration is self.data:
-            with self._capture() as self._captured:
-                _ = self.bench.clean
-        _ = self.bench.clean, self.bench.resumes
-        self.costs["clean"] = self.bench.cost - before
+        found = self._remembered("clean", _CleanStage, self._run_clean)
+        self.bench.know(found.clean)
+        self.costs["clean"] = found.clean.blocks / self.bench.blocks
+        return found
+
+    def _run_clean(self) -> "_CleanStage":
+        self.bench.on_batch = self._progress("clean", len(self.data.batches))
+        if not self._looks_at_channels_in_clean_run:
+            return _CleanStage(self.bench.keep(), None)
+        with self._capture() as captured:
+            _ = self.bench.clean
+        return _CleanStage(self.bench.keep(), detect(captured))
+
+
+@dataclass(frozen=True, eq=False)
+class _CleanStage:
+    """The clean run, and the channels if they were looked at in it."""
+
+    clean: Clean
+    channels: ChannelReport | None

@@ -1,7 +1,7 @@
 """Engines: points in, results out, in the order asked for. What runs them where is all they know.
 
-    LocalEngine(bench)                 in this process
-    Journalled(engine, journal, ...)   the same, but what a journal has is not computed again
+LocalEngine(bench)                 in this process
+Journalled(engine, journal, ...)   the same, but what a journal has is not computed again
 """
 
 from .engine import Engine

@@ -10,7 +10,7 @@ from ..measure.comparing import Outcome
 from ..points import Finding, Point, Result
 from ..store import Journal
 from ..store.encoding import encode_line
-from ..store.packing import pack, unpack
+from ..store.packing import pack
 from .engine import Engine
 
 __all__ = ["Journalled", "key_of"]
@@ -30,12 +30,11 @@ class Journalled:
             yield Result(point, self._clean(), finding) if finding is not None else self._kept(next(fresh))
 
     def _known(self, point: Point) -> Finding | None:
-        key = key_of(point)
-        return unpack(Finding, self.journal[key]) if key in self.journal else None
+        return self.journal.recall(Finding, key_of(point))
 
     def _kept(self, result: Result) -> Result:
         if result.finding.final:
-            self.journal.append(key_of(result.point), pack(result.finding))
+            self.journal.keep(key_of(result.point), result.finding)
         return result
 
 

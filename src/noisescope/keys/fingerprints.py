@@ -31,7 +31,7 @@ def _of_tensor(tensor: "Tensor") -> str:
     import torch
 
     bits = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {blake2b(bits, digest_size=16).hexdigest()}"
+    return f"{tensor.dtype} {tuple(tensor.shape)} {blake2b(bits.data, digest_size=16).hexdigest()}"
 
 
 def _digest(parts: Any) -> str:

@@ -14,15 +14,17 @@ from contextlib import AbstractContextManager
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InputError, StoreError
 from .encoding import decode, encode_line
 from .files import atomic_write, lock, make_directory, remove, store_errors
+from .packing import pack, unpack
 
 __all__ = ["Journal"]
 
 VERSION = 1
+_T = TypeVar("_T")
 _DIGITS = 16
 
 
@@ -71,22 +73,24 @@ class Journal:
         """True from `begin` on: there is a run to go on with."""
         return self._file is not None
 
-    def append(self, key: str, value: Any) -> None:
-        """Keeps a plain value under a key; when this returns it is on the disk."""
+    def keep(self, key: str, value: Any) -> None:
+        """Keeps a value (see `packing`) under a key; when this returns it is on the disk."""
         if self._file is None:
             raise StoreError(f"{self.path}: the journal is not open")
-        rest = _line({"key": key, "value": value})
+        plain = pack(value)
+        rest = _line({"key": key, "value": plain})
         with store_errors(self.path):
             while rest:
                 rest = rest[os.write(self._file, rest) :]
             os.fsync(self._file)
-        self._records[key] = value
+        self._records[key] = plain
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._records
-
-    def __getitem__(self, key: str) -> Any:
-        return self._records[key]
+    def recall(self, kind: type[_T], key: str) -> _T | None:
+        """What is kept under a key; None if there is nothing of that kind."""
+        try:
+            return unpack(kind, self._records[key]) if key in self._records else None
+        except ValueError:
+            return None
 
     def __len__(self) -> int:
         return len(self._records)

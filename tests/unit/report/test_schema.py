@@ -13,8 +13,8 @@ import pytest
 import noisescope as ns
 from noisescope.errors import InputError
 from noisescope.report import Report
-from noisescope.store.encoding import decode, encode
 from noisescope.report.schema import SCHEMA_VERSION, json_schema, upgraded
+from noisescope.store.encoding import decode, encode
 from trained import fixture
 
 ROOT = Path(__file__).parents[3]
