@@ -11,6 +11,7 @@
     ├── StoreError             5   a file that cannot be written, or is in use
     ├── MissingExtra           6   an optional dependency that is not installed
     ├── BudgetExceeded         2   a capture that would not fit its memory budget (also an InputError)
+    ├── Interrupted          130   a run that a person or the system stopped
     └── ExitOrder              1   an injection closed in the wrong order, or before the backward pass that needs it
 
 A message is one line: what, where, got, expected, fix. An InputError may carry several, one for each thing that is
@@ -24,6 +25,7 @@ __all__ = [
     "ExitOrder",
     "HiddenOperator",
     "InputError",
+    "Interrupted",
     "MissingExtra",
     "ModelError",
     "NoisescopeError",
@@ -104,6 +106,12 @@ class MissingExtra(NoisescopeError):
     """An optional dependency that is not installed."""
 
     exit_code = 6
+
+
+class Interrupted(NoisescopeError):
+    """A run that Ctrl-C or SIGTERM stopped; the message says how to go on."""
+
+    exit_code = 130
 
 
 class BudgetExceeded(InputError):

@@ -50,12 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command line and gives its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = typer.main.get_command(app).main(given or ["--help"], prog_name="noisescope", standalone_mode=False)
+        command = typer.main.get_command(app)
+        code = command.main(given or ["--help"], prog_name="noisescope", standalone_mode=False, obj=tuple(given))
     except NoisescopeError as error:
         return _say(error.problems, error.exit_code)
-    except typer.Abort:
-        return 130
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):
         return _say(["interrupted"], 130)
     except Exception as error:
         if isinstance(error, _UsageError):

@@ -9,7 +9,6 @@ Risk: HIGH (score 130)   61 forward passes, 3 min 4 s, 1.9 GB
 Report: noisescope-out/report.json
 """
 
-import os
 import sys
 import time
 from enum import Enum
@@ -18,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InputError, StoreError
 from ..operators import expand
 from ..specs import FIELDS, OPTIONS, PRESETS, DiagnosisSpec, checked, parse_layers
 from .bars import bars
 from .configuring import configure
 from .flags import flag, flags_named
+from .interrupts import interruptible
+from .run_directory import RunDirectory, peak_bytes
 
 if TYPE_CHECKING:
     from ..models import LoadedModel
@@ -101,6 +101,7 @@ def diagnose(
     ] = None,
     engine: Annotated[str, typer.Option(help="local; ray is not available yet.")] = "local",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="A torch device, or auto.")] = "cpu",
     attn: Annotated[str | None, typer.Option(help="Attention implementation, such as eager or sdpa.")] = None,
@@ -134,28 +135,37 @@ def diagnose(
             curvature=curvature,
             seed=seed,
         )
-    _refuse_output(output, overwrite=overwrite)
+    home = RunDirectory(output, overwrite=overwrite, resume=resume, command=context.obj or ["diagnose"])
     started = time.monotonic()
 
     from ..diagnosis import diagnose as run
     from ..models import load
 
-    loaded = load(
-        model, dtype=dtype, device=device, attn=attn, tokenizer=tokenizer, trust_remote_code=trust_remote_code, say=_say
-    )
-    with flags_named(_FIELDS, context), bars() as progress:
-        report = run(
-            loaded.model,
-            data,
-            spec=spec,
-            tokenizer=loaded.tokenizer,
-            calibration_data=calibration_data,
-            **options,
-            blocks=blocks,
-            name=loaded.name,
-            progress=progress,
+    with interruptible():
+        loaded = load(
+            model,
+            dtype=dtype,
+            device=device,
+            attn=attn,
+            tokenizer=tokenizer,
+            trust_remote_code=trust_remote_code,
+            say=_say,
         )
-    saved = report.save(output)
+        with flags_named(_FIELDS, context), home.running():
+            with bars() as progress:
+                report = run(
+                    loaded.model,
+                    data,
+                    spec=spec,
+                    tokenizer=loaded.tokenizer,
+                    calibration_data=calibration_data,
+                    **options,
+                    blocks=blocks,
+                    name=loaded.name,
+                    journal=home.journal,
+                    progress=progress,
+                )
+            saved = report.save(output)
     sys.stdout.write(
         f"{_headline(loaded, report)}\n\n{report}\n\n{_cost(time.monotonic() - started)}\nReport: {saved}\n"
     )
@@ -163,17 +173,6 @@ def diagnose(
         name, why = next(iter(failures.items()))
         _say(f"noisescope: {len(failures)} points failed, first {name}: {why}")
         raise typer.Exit(1)
-
-
-def _refuse_output(output: Path, *, overwrite: bool) -> None:
-    """Raises now for a directory that cannot be used at the end of a long run."""
-    nearest = next(path for path in (output, *output.absolute().parents) if os.path.exists(path))
-    if not nearest.is_dir():
-        raise StoreError(f"cannot write {output}: {nearest} is a file, expected a directory; choose another --output")
-    if not os.access(nearest, os.W_OK):
-        raise StoreError(f"cannot write {output}: permission denied; choose another --output")
-    if os.path.exists(output / "report.json") and not overwrite:
-        raise InputError(f"{output} already holds a report; use another directory (--output) or --overwrite")
 
 
 def _say(message: str) -> None:
@@ -191,14 +190,4 @@ def _headline(loaded: "LoadedModel", report: "Report") -> str:
 
 def _cost(wall_s: float) -> str:
     minutes, seconds = divmod(round(wall_s), 60)
-    return f"took {minutes} min {seconds} s" + (f", {peak / 1e9:.1f} GB at most" if (peak := _peak_bytes()) else "")
-
-
-def _peak_bytes() -> int:
-    """The largest memory of this process so far; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return f"took {minutes} min {seconds} s" + (f", {peak / 1e9:.1f} GB at most" if (peak := peak_bytes()) else "")

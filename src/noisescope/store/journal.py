@@ -43,6 +43,9 @@ class Journal:
         """lines that could not be read, and are computed anew"""
         self.kept = 0
         """records that were there when the run began"""
+        self.begun = False
+        """True once there is a run to go on with"""
+        self._lock_file = self.path.with_name(f".{self.path.name}.lock")
         self._anew = anew
         self._records: dict[str, Any] = {}
         self._lock: AbstractContextManager[None] | None = None
@@ -54,7 +57,7 @@ class Journal:
         Raises InputError naming what differs, and StoreError if another process is at it.
         """
         make_directory(self.path.parent)
-        self._lock = lock(self.path.with_name(f".{self.path.name}.lock"), wait=False)
+        self._lock = lock(self._lock_file, wait=False)
         self._lock.__enter__()
         if self._anew:
             remove(self.path)
@@ -67,11 +70,13 @@ class Journal:
             if not _ends_with_newline(self._file):
                 os.write(self._file, b"\n")
         self.kept = len(self._records)
+        self.begun = True
 
-    @property
-    def begun(self) -> bool:
-        """True from `begin` on: there is a run to go on with."""
-        return self._file is not None
+    def refuse_if_in_use(self) -> None:
+        """Raises StoreError if another process is at it now; makes no file."""
+        if self._lock_file.exists():
+            with lock(self._lock_file, wait=False):
+                pass
 
     def keep(self, key: str, value: Any) -> None:
         """Keeps a value (see `packing`) under a key; when this returns it is on the disk."""
