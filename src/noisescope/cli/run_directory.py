@@ -47,12 +47,12 @@ class RunDirectory:
                 yield
                 self._record(started, time.monotonic() - clock, "finished")
         except KeyboardInterrupt:
-            if not self.journal.begun:
+            if not len(self.journal):
                 raise
             self._record_if_possible(started, time.monotonic() - clock, "interrupted")
             raise Interrupted(f"interrupted; {self._how_to_go_on()}") from None
         except Exception as error:
-            if self.journal.begun:
+            if len(self.journal):
                 self._record_if_possible(started, time.monotonic() - clock, "failed")
                 if isinstance(error, NoisescopeError):
                     sys.stderr.write(f"noisescope: {self._how_to_go_on()}\n")

@@ -10,7 +10,7 @@ line, which says what was asked, is indispensable. Order means nothing: a record
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -43,19 +43,20 @@ class Journal:
         """lines that could not be read, and are computed anew"""
         self.kept = 0
         """records that were there when the run began"""
-        self.begun = False
-        """True once there is a run to go on with"""
         self._lock_file = self.path.with_name(f".{self.path.name}.lock")
         self._anew = anew
         self._records: dict[str, Any] = {}
         self._lock: AbstractContextManager[None] | None = None
         self._file: int | None = None
+        self._is_new = False
+        self._made: list[Path] = []
 
     def begin(self, question: Mapping[str, Any]) -> None:
         """Makes the file, or goes on with the one that is there if it answers the same question.
 
         Raises InputError naming what differs, and StoreError if another process is at it.
         """
+        self._made = [place for place in (self.path.parent, *self.path.parent.parents) if not place.exists()]
         make_directory(self.path.parent)
         self._lock = lock(self._lock_file, wait=False)
         self._lock.__enter__()
@@ -64,13 +65,13 @@ class Journal:
         if self.path.exists():
             self._read(question)
         else:
+            self._is_new = True
             atomic_write(self.path, _line({"journal": VERSION, "question": question}))
         with store_errors(self.path):
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
             if not _ends_with_newline(self._file):
                 os.write(self._file, b"\n")
         self.kept = len(self._records)
-        self.begun = True
 
     def refuse_if_in_use(self) -> None:
         """Raises StoreError if another process is at it now; makes no file."""
@@ -101,13 +102,25 @@ class Journal:
         return len(self._records)
 
     def close(self) -> None:
-        """Lets others at the file."""
+        """Lets others at the file; a run that has finished nothing leaves none."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
         held, self._lock = self._lock, None
         if held is not None:
+            withdraws = self._is_new and not self._records
+            if withdraws:
+                remove(self.path)
+                remove(self._lock_file)
             held.__exit__(None, None, None)
+            if withdraws:
+                self._remove_directories()
+
+    def _remove_directories(self) -> None:
+        """Those that were made for the journal and hold nothing else."""
+        with suppress(OSError):
+            for place in self._made:
+                place.rmdir()
 
     def __enter__(self) -> "Journal":
         return self

@@ -113,12 +113,13 @@ def trained(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 def test_the_report_has_the_documented_keys_and_no_others(trained: tuple[Path, str]) -> None:
     output, _ = trained
-    assert os.listdir(output) == ["report.json"]
+    shown = {name for name in os.listdir(output) if not name.startswith(".")}
+    assert shown == {"report.json", "report.md", "report.html", "journal", "run.json"}
     sections = json.loads((output / "report.json").read_text())
     assert set(sections) == KEYS
     assert sections["config"]["model"] == "llama"
     assert sections["config"]["data"]["name"] == "text.txt"
-    assert sections["schema_version"] == 1
+    assert sections["schema_version"] == 2
     assert set(sections["executive_summary"]) == {
         "critical_operators",
         "num_critical_operators",
