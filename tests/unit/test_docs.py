@@ -1,9 +1,17 @@
-"""The documentation's Python runs, and its links lead somewhere."""
+"""The documentation's Python runs, its commands parse, its links lead somewhere, and its site builds without a warning."""
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import typer
+
+import noisescope
+from noisescope.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -12,6 +20,14 @@ BLOCKS = [
     for page in PAGES
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
+COMMANDS = [
+    pytest.param(line, id=f"{page.relative_to(ROOT)}: {line}")
+    for page in PAGES
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
+    for line in re.findall(r"^\$ (?:scripts/)?noisescope (.*)$", block, re.MULTILINE)
+]
+ELSEWHERE = ("https://arxiv.org/abs/", "https://doi.org/")
+"""what a page may link to outside the repository: sources that are cited"""
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -22,7 +38,54 @@ def test_code_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(compile(block, "block", "exec"), {})
 
 
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_parse(line: str) -> None:
+    """Verb, flags and values are those of the program; nothing is run."""
+    verb, *words = shlex.split(line, comments=True)
+    command = typer.main.get_command(app).commands[verb]  # type: ignore[attr-defined]
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    command.make_context(verb, words)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        there = target.startswith(ELSEWHERE) or (page.parent / target).exists()
+        assert there, f"{page.name} links to {target}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as CI and people build it."""
+    home = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(home)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    pages = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
+    assert not [name for name in noisescope.__all__ if f'id="noisescope.{name}"' not in pages]
+
+
+def test_the_site_fetches_nothing(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        fetched = re.findall(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*', page.read_text())
+        assert not fetched, f"{page.name}: {fetched}"
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
+
+
+def test_what_is_made_from_the_code_is_there(site: Path) -> None:
+    commands = (site / "reference" / "commands.html").read_text()
+    assert all(f"noisescope {verb}" in commands for verb in typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert "made by scripts" not in "".join(page.read_text() for page in site.rglob("*.html"))
