@@ -1,4 +1,4 @@
-"""The documentation's Python runs, its commands parse, its links lead somewhere, and its site builds without a warning."""
+"""The documentation: its Python runs, its commands parse, its links lead somewhere, its site builds strictly."""
 
 import os
 import re
