@@ -23,6 +23,7 @@ MARKER = re.compile(r"^<!-- made by scripts/docs_pages.py: ([\w-]+) -->$", re.MU
 LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+)\)")
 WIDTH = 92
 PICTURE = "pictures/report-light.png"
+SCHEMA = "report.schema.json"
 
 log = logging.getLogger("mkdocs.hooks.docs_pages")
 
@@ -117,6 +118,12 @@ def _picture() -> str:
     return f"![The report of the default model: verdict, map, what to do]({PICTURE})" if there else ""
 
 
+def _schema() -> str:
+    """Where the JSON schema is, beside this page."""
+    there = (ROOT / "docs" / SCHEMA).exists()
+    return f"Its JSON schema (draft 2020-12): [{SCHEMA}]({SCHEMA})." if there else ""
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "commands": _commands,
     "errors": _errors,
@@ -124,4 +131,5 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "operators": _operators,
     "picture": _picture,
     "readings": _readings,
+    "schema": _schema,
 }
