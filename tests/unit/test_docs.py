@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -27,6 +28,11 @@ COMMANDS = [
     for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
     for line in re.findall(r"^\$ (?:scripts/)?noisescope (.*)$", block, re.MULTILINE)
 ]
+CONFIGURATIONS = [
+    (name, text)
+    for page in PAGES
+    for text, name in re.findall(r"```yaml\n(# (\S+\.yaml)\n.*?)```", page.read_text(), re.DOTALL)
+]
 COMING = {"report", "--config", "--resume"}
 """verbs and flags that are documented already"""
 ELSEWHERE = ("https://arxiv.org/abs/", "https://doi.org/")
@@ -42,20 +48,32 @@ def test_code_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands_parse(line: str) -> None:
-    """Verb, flags and values are those of the program; nothing is run and no file is read."""
+def test_commands_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verb, flags and values are those of the program, and configurations those of the pages; nothing is run."""
     words = shlex.split(line, comments=True)
-    if COMING & set(words):
+    if COMING & {words[0], *(word for word in words if word.startswith("--"))}:
         pytest.skip("documented ahead of the program")
-    command = typer.main.get_command(app)
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    context = command.make_context("noisescope", [], resilient_parsing=True)
-    given, left, _ = command.make_parser(context).parse_args(words)
-    for parameter in command.params:
-        if isinstance(value := given.get(parameter.name), str):
-            parameter.type(value, parameter, context)
-    assert not left
+    for name, text in CONFIGURATIONS:
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    program = typer.main.get_command(app)
+    _deafen(program)
+    program.main(words, standalone_mode=False)
+
+
+def _deafen(command: Any) -> None:
+    """Parsing stays, running does not. `get_command` makes new commands each time, so nothing has to be restored."""
+    command.callback = lambda *_, **__: None
+    for inner in getattr(command, "commands", {}).values():
+        _deafen(inner)
+
+
+@pytest.mark.parametrize(
+    "line", ["diagnos", "diagnose --levle full", "diagnose --level foo", "diagnose a b", "sites --all=x"]
+)
+def test_wrong_commands_are_seen(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(typer.BadParameter.__mro__[1]):
+        test_commands_parse(line, tmp_path, monkeypatch)
 
 
 def test_what_is_there_is_not_called_coming() -> None:
