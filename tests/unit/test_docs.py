@@ -14,6 +14,7 @@ import typer
 import noisescope
 import trained
 from noisescope.cli import app
+from noisescope.noise import NOISES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -44,7 +45,12 @@ def test_code_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """In a directory of their own, which has the fixtures where the repository has them."""
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "block", "exec"), {})
+    registered = dict(NOISES)
+    try:
+        exec(compile(block, "block", "exec"), {})
+    finally:  # a page may register a noise of its own
+        NOISES.clear()
+        NOISES.update(registered)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
