@@ -79,7 +79,7 @@ def _readings() -> str:
 
 def _reading(row: Reading) -> str:
     unit = f" ({row.unit})" if row.unit else ""
-    bands = "<br>".join(_cell(band.describe(row.unit)) for band in row.bands) or "no thresholds"
+    bands = "<br>".join(_cell(band.describe(row.unit)).replace(" ", "&nbsp;") for band in row.bands) or "no thresholds"
     source = _cell("; ".join(filter(None, (row.source, row.note))))
     return f"| {row.metric}{unit} | {_cell(row.formula)} | {bands} | {source} |"
 
