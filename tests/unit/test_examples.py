@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FIXTURE = ROOT / "tests" / "fixtures" / "llama"
 SHOWN = {
     "diagnose_your_model": ("Risk: ", "map: 59 cells", "The five most fragile cells of 59", "read back with risk"),
     "your_own_noise": ("channel_gain keeps the rules", "2      linear    forward", "Risk: "),
@@ -49,10 +50,9 @@ def test_examples_fit_on_a_screen(example: Path) -> None:
 
 
 def test_a_task_can_be_a_file(tmp_path: Path) -> None:
-    """Exact match, which its docstring offers: answers are generated, and a model this small has none right."""
-    rows = [{"question": f"What is {n} plus 1?", "answer": n + 1} for n in range(3)]
+    """As its docstring offers. Answers that are written take minutes, so these are chosen."""
+    rows = [{"question": f"{n} plus 1?", "choices": [str(n), str(n + 1)], "answer": "B"} for n in range(4)]
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    example = ROOT / "examples" / "your_own_task.py"
-    shown = run(example, tmp_path, str(ROOT / "tests" / "fixtures" / "llama"), "sums.jsonl")
-    assert "numeric exact match: clean accuracy 0%" in shown
-    assert "inconclusive" in shown
+    shown = run(ROOT / "examples" / "your_own_task.py", tmp_path, str(FIXTURE), "sums.jsonl")
+    assert "multiple choice: clean accuracy" in shown
+    assert "chance 50%" in shown
