@@ -38,6 +38,8 @@ KEYS = {
     "environment",
     "cost",
     "config",
+    "readings",
+    "next_steps",
     "schema_version",
 }
 
