@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from noisescope.report import panels
-from noisescope.report.figures import render_pdf, render_png
+from noisescope.report.pictures import render_pdf, render_png
 from noisescope.report.rows import operators, windows
 from noisescope.report.style import drawable, printable
 from odd_reports import damaged, variants
@@ -116,7 +116,7 @@ def test_pyplot_and_torch_are_not_imported(whole: dict[str, Any], tmp_path: Path
 
     (tmp_path / "report.json").write_text(encode(whole))
     code = (
-        "import sys; from noisescope.report.encoding import decode; from noisescope.report.figures import *; "
+        "import sys; from noisescope.report.encoding import decode; from noisescope.report.pictures import *; "
         "sections = decode(open(sys.argv[1]).read()); render_png(sections); render_pdf(sections); "
         "assert not {'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)"
     )
