@@ -47,6 +47,17 @@ class Report:
         """Strict JSON; the same report gives the same text."""
         return encode(self.sections)
 
+    def to_html(self) -> str:
+        """One page that holds everything it shows, to be opened in a browser; the same report gives the same text."""
+        from .html import render_html
+
+        return render_html(self.sections)
+
+    def _repr_html_(self) -> str:
+        from .notebook import render_summary
+
+        return render_summary(self.sections)
+
     def save(self, directory: str | Path) -> Path:
         """Writes `report.json` into a directory, which is made if needed; where it is."""
         home = store.make_directory(Path(directory))
