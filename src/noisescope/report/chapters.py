@@ -9,6 +9,7 @@ from .rows import (
     Place,
     Section,
     advice,
+    counts,
     fragile,
     interval,
     modules,
@@ -20,9 +21,9 @@ from .rows import (
     sortable,
     subject,
     thresholds,
-    verdict,
     windows,
 )
+from .verdict import verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,10 +43,10 @@ _FACTS = {
 
 def _summary(pages: Pages, sections: Section) -> None:
     summary, cost = part(sections, "executive_summary"), part(sections, "cost")
-    score, passes = number(summary.get("risk_score")), number(cost.get("forward_pass_equivalents"))
-    pages.heading(f"{summary.get('overall_risk_level', '')} risk (score {score:.0f})", size=20)
+    pages.heading(f"{summary.get('overall_risk_level', '')} risk", size=20)
     pages.paragraph(verdict(sections), size=11)
-    pages.paragraph(f"{subject(sections)}; {passes:.0f} forward passes.")
+    passes = number(cost.get("forward_pass_equivalents"))
+    pages.paragraph(f"{counts(sections)} {subject(sections)}; {passes:.0f} forward passes.")
     if part(sections, "map").get("cells"):
         pages.heading("Where noise hurts: layer by operator")
         pages.chart(165, lambda grid, bar: draw_map(grid, bar, sections), below=58, split=(60, 0.9))

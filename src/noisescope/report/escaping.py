@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["code", "fence", "prose", "visible"]
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_SENTENCE = re.compile(r"[A-Za-z0-9 ,.;:%()/='\"+\-<>\[\]_*^?!|]*")
+_SENTENCE = re.compile(r"[A-Za-z0-9 ,.;:%()/='\"+\-<>\[\]_*^?!|\u2212\u2013]*")
 _LINK = re.compile(r"[:/]/|www\.|\bGH-|mailto:|xmpp:|:\w+:|\b[0-9a-f]{7,}\b|]\(|]:", re.IGNORECASE)
 _MARKUP = re.compile(r"([\[\]_*|])")
 _ENTITIES = {"<": "&lt;", ">": "&gt;"}

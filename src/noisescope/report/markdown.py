@@ -11,6 +11,7 @@ from .rows import (
     Place,
     Section,
     advice,
+    counts,
     fragile,
     interval,
     modules,
@@ -22,9 +23,9 @@ from .rows import (
     sortable,
     subject,
     thresholds,
-    verdict,
     windows,
 )
+from .verdict import verdict
 
 __all__ = ["render_markdown"]
 
@@ -54,10 +55,9 @@ def render_markdown(sections: Section) -> str:
 
 def _headline(sections: Section) -> str:
     summary, cost = part(sections, "executive_summary"), part(sections, "cost")
-    risk, score = prose(summary.get("overall_risk_level")), number(summary.get("risk_score"))
     return (
-        f"## noisescope: {risk} risk\n\n"
-        f"**{verdict(sections, code)}** Risk score {score:.0f}.\n\n"
+        f"## noisescope: {prose(summary.get('overall_risk_level'))} risk\n\n"
+        f"**{prose(verdict(sections))}** {counts(sections, code)}\n\n"
         f"{subject(sections, code)}; {number(cost.get('forward_pass_equivalents')):.0f} forward passes."
     )
 

@@ -52,6 +52,7 @@ def draw_map(axes: "Axes", bar: "Axes", sections: Section) -> None:
     _name_columns(axes, columns)
     _ticks(axes.yaxis, list(rows), most=40)
     axes.set_xlabel("layer")
+    axes.xaxis.set_label_coords(0.5, -0.12)  # beside the upright names, not below the longest
     axes.set_facecolor("0.95")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

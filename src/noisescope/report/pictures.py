@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from .chapters import CHAPTERS
 from .pages import Pages
 from .panels import draw_map, draw_operators, draw_windows
-from .rows import Section, number, part, subject, verdict
-from .style import PALE, paper_style, printable, risk_colour
+from .rows import Section, counts, part, subject
+from .style import INK, PALE, paper_style, printable, risk_colour
+from .verdict import verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,13 +51,16 @@ def render_pdf(sections: Section) -> bytes:
 
 
 def _headline(figure: "Figure", sections: Section) -> None:
-    summary = part(sections, "executive_summary")
-    risk = printable(summary.get("overall_risk_level", ""), longest=20)
-    score = number(summary.get("risk_score"))
+    risk = printable(part(sections, "executive_summary").get("overall_risk_level", ""), longest=20)
     figure.text(0.03, 0.93, f"{risk} risk", size=21, weight="bold", color=risk_colour(risk), parse_math=False)
-    figure.text(0.97, 0.935, f"noisescope, risk score {score:.0f}", size=10, color=PALE, ha="right", parse_math=False)
-    figure.text(0.03, 0.888, printable(verdict(sections), longest=150), size=11.5, parse_math=False)
-    figure.text(0.03, 0.855, printable(subject(sections), longest=170), size=9.5, color=PALE, parse_math=False)
+    for left, bottom, text, size, colour in (
+        (0.03, 0.888, verdict(sections), 11.5, INK),
+        (0.03, 0.855, counts(sections), 9.5, PALE),
+        (0.97, 0.945, subject(sections), 9, PALE),
+        (0.97, 0.92, "noisescope", 9, PALE),
+    ):
+        shown, side = printable(text, longest=145), "left" if left < 0.5 else "right"
+        figure.text(left, bottom, shown, size=size, color=colour, ha=side, parse_math=False)
 
 
 def _panels(figure: "Figure", sections: Section) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "Section",
     "Threshold",
     "advice",
+    "counts",
     "fragile",
     "interval",
     "modules",
@@ -30,7 +31,6 @@ __all__ = [
     "sortable",
     "subject",
     "thresholds",
-    "verdict",
     "windows",
 ]
 
@@ -237,8 +237,8 @@ def next_steps(sections: Section) -> list[tuple[str, str]]:
 # --- sentences --------------------------------------------------------------------------------------------------
 
 
-def verdict(sections: Section, name: Callable[[str], str] = str) -> str:
-    """One sentence: what is fragile. `name` is how a name from the model is written."""
+def counts(sections: Section, name: Callable[[str], str] = str) -> str:
+    """How much was found at each level, in one line. `name` is how a name from the model is written."""
     summary = part(sections, "executive_summary")
     critical = [_text(entry) for entry in _list(summary.get("critical_operators"))]
     rows = windows(sections)
@@ -251,8 +251,7 @@ def verdict(sections: Section, name: Callable[[str], str] = str) -> str:
     if seen := modules(sections):
         total = sum(row.outliers for row in seen)
         said.append(f"{total} outlier channel{'s' * (total != 1)} in {len(seen)} modules")
-    scale = number(part(sections, "config").get("noise_scale"))
-    return f"At noise {scale:g}: {'; '.join(said) or 'nothing was looked at'}."
+    return f"Risk score {number(summary.get('risk_score')):.0f}: {'; '.join(said) or 'nothing was looked at'}."
 
 
 def subject(sections: Section, name: Callable[[str], str] = str) -> str:

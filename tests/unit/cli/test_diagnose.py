@@ -94,7 +94,7 @@ def diagnose(home: Path, output: Path, *more: str | Path, model: str = "tiny") -
     """The report of a small run that is well."""
     code, out, err = run(home / model, "--data", home / "text.txt", *SMALL, "--output", output, *more)
     assert (code, err) == (0, "")
-    assert out.endswith(f"Report: {output / 'report.json'}\n")
+    assert out.endswith(f"Report: {output / 'report.html'}\n")
     return json.loads((output / "report.json").read_text())
 
 
@@ -113,7 +113,7 @@ def trained(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 def test_the_report_has_the_documented_keys_and_no_others(trained: tuple[Path, str]) -> None:
     output, _ = trained
-    assert os.listdir(output) == ["report.json"]
+    assert sorted(os.listdir(output)) == ["report.html", "report.json", "report.md"]
     sections = json.loads((output / "report.json").read_text())
     assert set(sections) == KEYS
     assert sections["config"]["model"] == "llama"
@@ -146,7 +146,7 @@ def test_the_summary_says_what_was_asked_and_found(trained: tuple[Path, str]) ->
     assert any("where it is fragile (noise 0.05)" in line for line in lines)
     assert any("agrees with injection: Spearman" in line for line in lines)
     assert any(line.startswith("took 0 min ") for line in lines)
-    assert lines[-1] == f"Report: {output / 'report.json'}"
+    assert lines[-1] == f"Report: {output / 'report.html'}"
     assert str(Report.load(output)) in out
 
 
