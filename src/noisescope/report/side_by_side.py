@@ -74,7 +74,7 @@ def _html(found: Differences) -> str:
     from .page.table import Table
 
     style = (ASSETS / "page.css").read_text(encoding="utf-8")
-    columns: dict[str, Any] = dict.fromkeys(_HEAD[1:], "figure") | {"row": "name"}
+    columns: dict[str, Any] = dict.fromkeys(_HEAD[1:], "figure") | {"row": "name", "KL before": "run", "after": "run"}
     decided, rest = ([_cells(row) for row in rows] for rows in _split(found))
     tables = [
         Table.of("significant", {"verdict": "text", **columns}, decided),
