@@ -12,7 +12,7 @@ import typer
 
 from .. import __version__
 from ..errors import NoisescopeError
-from . import diagnose, models, sites
+from . import diagnose, models, report, sites
 
 __all__ = ["app", "main"]
 
@@ -25,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("diagnose")(diagnose.diagnose)
+app.command("report")(report.report)
 app.command("sites")(sites.sites)
 app.add_typer(models.app, name="models")
 

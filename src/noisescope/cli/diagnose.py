@@ -6,7 +6,7 @@ data   python docs, 50 rows of up to 32 tokens
 
 Risk: HIGH (score 130)   61 forward passes, 3 min 4 s, 1.9 GB
 ...
-Report: noisescope-out/report.json
+Report: noisescope-out/report.html
 """
 
 import sys

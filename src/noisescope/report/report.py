@@ -1,6 +1,6 @@
 """The report of a diagnosis. Sections are plain values, so that what is shown is what was saved."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from .. import store
 from ..errors import InputError
 from ..models.boundary import one_line
 from ..store.encoding import decode, encode
+from .formats import DEFAULT, FORMATS, ordered, render
 from .schema import upgraded
 from .summary import summarise
 from .table import MapTable
@@ -47,11 +48,32 @@ class Report:
         """Strict JSON; the same report gives the same text."""
         return encode(self.sections)
 
-    def save(self, directory: str | Path) -> Path:
-        """Writes `report.json` into a directory, which is made if needed; where it is."""
+    def to_html(self) -> str:
+        """One page that holds everything it shows, to be opened in a browser; the same report gives the same text."""
+        from .html import render_html
+
+        return render_html(self.sections)
+
+    def _repr_html_(self) -> str:
+        from .notebook import render_summary
+
+        return render_summary(self.sections)
+
+    def to_markdown(self) -> str:
+        """Markdown for a pull request; the same report gives the same text."""
+        return render(self.sections, "md").decode()
+
+    def save(self, directory: str | Path, formats: Iterable[str] = DEFAULT) -> Path:
+        """Writes `report.json`, `report.md` and so on into a directory, which is made if needed; the one to open.
+
+        That is the page, if it is among them, else the first. Everything is rendered before anything is written, and
+        report.json is written last: who sees it finds the others too. Files that are there are replaced.
+        """
+        rendered = {name: render(self.sections, name) for name in ordered(formats)}
         home = store.make_directory(Path(directory))
-        store.atomic_write(home / "report.json", self.to_json().encode())
-        return home / "report.json"
+        for name, data in rendered.items():
+            store.atomic_write(home / FORMATS[name].file, data)
+        return home / FORMATS["html" if "html" in rendered else next(iter(rendered))].file
 
     @classmethod
     def load(cls, path: str | Path) -> "Report":

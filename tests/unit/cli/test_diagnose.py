@@ -96,7 +96,7 @@ def diagnose(home: Path, output: Path, *more: str | Path, model: str = "tiny") -
     """The report of a small run that is well."""
     code, out, err = run(home / model, "--data", home / "text.txt", *SMALL, "--output", output, *more)
     assert (code, err) == (0, "")
-    assert out.endswith(f"Report: {output / 'report.json'}\n")
+    assert out.endswith(f"Report: {output / 'report.html'}\n")
     return json.loads((output / "report.json").read_text())
 
 
@@ -149,7 +149,7 @@ def test_the_summary_says_what_was_asked_and_found(trained: tuple[Path, str]) ->
     assert any("where it is fragile (noise 0.05)" in line for line in lines)
     assert any("agrees with injection: Spearman" in line for line in lines)
     assert any(line.startswith("took 0 min ") for line in lines)
-    assert lines[-1] == f"Report: {output / 'report.json'}"
+    assert lines[-1] == f"Report: {output / 'report.html'}"
     assert str(Report.load(output)) in out
 
 

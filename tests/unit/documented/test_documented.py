@@ -396,7 +396,8 @@ def test_the_integrated_diagnosis(llama: tuple[nn.Module, Batches], tmp_path: Pa
         assert set(advice) == {"priority", "component", "issue", "action", "evidence", "command"}
     check_plain(found)
     written = diagnostic.save_report(tmp_path / "new" / "report.v1")
-    assert tmp_path / "new" / "report.v1.json" in written
+    assert [path.name for path in written] == ["report.v1.md", "report.v1.html", "report.v1.json"]
+    assert sorted((tmp_path / "new").iterdir()) == sorted(written)
     assert Report.load(tmp_path / "new" / "report.v1.json").to_json() == Report(found).to_json()
 
 

@@ -1,0 +1,175 @@
+"""What the template is given: the verdict, then the sections that this report has something for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...measure.readings import READINGS
+from ..figures import figure, number, plural
+from ..verdict import verdict
+from . import findings, trust
+from .places import label, map_layers
+from .table import Kind, Table
+
+__all__ = ["contents"]
+
+Sections = Mapping[str, Any]
+
+SHOWN_CHANNELS, MOST_CHANNELS = 12, 200
+SHOWN_THRESHOLDS = 10
+
+
+def contents(sections: Sections) -> dict[str, Any]:
+    """Everything that is on the page, as text, figures and tables."""
+    found: dict[str, Any] = {
+        "title": str(sections["config"].get("model", "")),
+        "verdict": verdict(sections),
+        "risk": str(sections["executive_summary"]["overall_risk_level"]),
+        "gauge": gauge(sections["executive_summary"]["risk_score"]),
+        "facts": trust.summary_facts(sections),
+        "map": _map(sections),
+        "windows": _windows(sections),
+        "thresholds": _thresholds(sections),
+        "operators": _operators(sections),
+        "channels": _channels(sections),
+        "recommendations": sections["recommendations"],
+        "agreement": _agreement(sections),
+        "coverage": {"table": trust.coverage(sections), "observer": trust.observer(sections)},
+        "costs": trust.costs(sections),
+        "cost": number(sections["cost"]["forward_pass_equivalents"]),
+        "environment": trust.environment(sections),
+        "configuration": trust.configuration(sections),
+        "readings": trust.readings(sections),
+        "next_steps": sections.get("next_steps") or [],
+        "version": str(sections["environment"].get("noisescope", "")),
+    }
+    return found | {"toc": [(name, title) for name, title in _TITLES.items() if _has(found, name)]}
+
+
+_TITLES = {
+    "map": "Map",
+    "windows": "Windows of layers",
+    "thresholds": "Critical noise",
+    "operators": "Operators",
+    "channels": "Channels",
+    "recommendations": "What to do",
+    "agreement": "Agreement",
+    "coverage": "Coverage",
+    "costs": "Cost",
+    "environment": "Environment",
+    "configuration": "Configuration",
+    "readings": "How to read it",
+    "next_steps": "Next steps",
+}
+
+
+def _has(found: Mapping[str, Any], name: str) -> bool:
+    part = found[name]
+    return bool(part.rows) if isinstance(part, Table) else bool(part)
+
+
+def gauge(score: float) -> dict[str, Any]:
+    """The risk score on a scale, with the edges at which its reading changes."""
+    bands = READINGS["risk score"].bands
+    edges = sorted(band.low for band in bands if band.low > 0)
+    end = edges[-1] * 1.5
+    words = [band.word for band in reversed(bands)]
+    starts = [0.0, *edges]
+    return {
+        "score": number(round(score)),
+        "at": round(100 * min(max(score, 0.0), end) / end, 2),
+        "bands": [
+            {"word": word, "from": number(round(low)), "at": round(100 * low / end, 2)}
+            for word, low in zip(words, starts, strict=True)
+        ],
+    }
+
+
+def _map(sections: Sections) -> dict[str, Any]:
+    """The map as a table too: one row an operator, one column a layer would be too wide, so one row a cell."""
+    cells = sections["map"].get("cells", ())
+    if not cells:
+        note = sections["map"].get("note", "")
+        return {"note": note} if note else {}
+    columns: dict[str, Kind] = {
+        "layer": "name",
+        "operator": "name",
+        "KL, nats per token": "figure",
+        "how": "text",
+        "predicted": "figure",
+        "measured": "figure",
+        "remark": "text",
+    }
+    order = {layer: at for at, layer in enumerate(map_layers(sections))}
+    rows = [_cell_row(cell) for cell in sorted(cells, key=lambda cell: order[cell["layer"]])]
+    passes = sections["map"].get("passes", 0)
+    checked = sum(1 for cell in cells if cell.get("measured"))
+    return {
+        "table": Table.of("Every cell of the map", columns, rows),
+        "layers": [label(layer) for layer in order],
+        "note": "",
+        "made": f"{plural(len(cells), 'cell')} from {plural(passes, 'backward pass', 'backward passes')}, "
+        f"{checked} of them checked by injection",
+        "scale": sections["map"].get("noise_scale", sections["config"]["noise_scale"]),
+    }
+
+
+def _cell_row(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    remark = "prediction and measurement disagree" if cell.get("disagrees") else ""
+    figures = figure(cell["kl"]), cell["how"], figure(cell.get("predicted")), figure(cell.get("measured"))
+    return label(cell["layer"]), cell["operator"], *figures, remark
+
+
+def _windows(sections: Sections) -> dict[str, Any]:
+    table = findings.windows(sections)
+    if not table.rows:
+        return {}
+    points = sections["executive_summary"].get("avalanche_points", ())
+    threshold = sections["config"].get("avalanche_threshold")
+    return {
+        "table": table,
+        "groups": findings.groups(sections),
+        "layers": findings.layers(sections),
+        "avalanches": [point["layer_range"] for point in points],
+        "threshold": threshold,
+    }
+
+
+def _thresholds(sections: Sections) -> dict[str, Any]:
+    table = findings.thresholds(sections)
+    if not table.rows:
+        return {}
+    shown, rest = table.split(SHOWN_THRESHOLDS)
+    return {"table": shown, "rest": rest, "target": sections["config"].get("target_degradation", 0.1)}
+
+
+def _operators(sections: Sections) -> dict[str, Any]:
+    table = findings.operators(sections)
+    if not table.rows:
+        return {}
+    order = sections.get("metrics", {}).get("order") or {}
+    return {"table": table, "together": findings.together(sections), "order": order}
+
+
+def _channels(sections: Sections) -> dict[str, Any]:
+    found = sections["channel_analysis"]
+    if not found:
+        return {}
+    table = findings.channels(sections)
+    shown, rest = table.split(SHOWN_CHANNELS)
+    rest, left_out = rest.split(MOST_CHANNELS)
+    modules = found["per_layer"]
+    return {
+        "table": shown,
+        "rest": rest,
+        "left_out": len(left_out.rows),
+        "total": plural(len(table.rows), "outlier channel"),
+        "modules": plural(len(modules), "module"),
+        "threshold": sections["config"].get("outlier_threshold"),
+        "non_finite": sum(module.get("non_finite", 0) for module in modules.values()),
+    }
+
+
+def _agreement(sections: Sections) -> dict[str, Any]:
+    facts, table = trust.agreement(sections), trust.proxies(sections)
+    pairs = any(cell.get("measured") for cell in sections["map"].get("cells", ()))
+    return {"facts": facts, "table": table, "plotted": pairs} if facts or table.rows else {}

@@ -1,0 +1,195 @@
+"""The findings as tables: operators, windows of layers, critical thresholds, channels."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ..figures import NOTHING, figure, number, share
+from .table import Kind, Table
+
+__all__ = [
+    "LARGEST_SCALE",
+    "channels",
+    "groups",
+    "layers",
+    "operators",
+    "outliers",
+    "thresholds",
+    "together",
+    "windows",
+]
+
+Sections = Mapping[str, Any]
+
+LARGEST_SCALE = 0.20
+"""the search for a critical threshold ends here"""
+
+_MEASURED: Final[dict[str, Kind]] = {
+    "accuracy lost": "figure",
+    "KL, nats per token": "figure",
+    "predictions changed": "figure",
+    "perplexity": "figure",
+    "sensitivity score": "figure",
+}
+
+
+def operators(sections: Sections) -> Table:
+    """One row an operator, the worst first."""
+    rows = sections.get("operator_analysis", {})
+    caption = "Noise at one operator in all layers"
+    return Table.of(caption, _heads("operator"), [_row(name, row) for name, row in rows.items()])
+
+
+def together(sections: Sections) -> Table:
+    """All operators at once, and the core ones."""
+    rows = sections.get("metrics", {}).get("together", {})
+    return Table.of("Several operators at once", _heads("operators"), [_row(name, row) for name, row in rows.items()])
+
+
+def groups(sections: Sections) -> Table:
+    """Early, middle and late layers."""
+    rows = sections.get("metrics", {}).get("groups", {})
+    named = [(f"{name}, L{row['start_layer']}-{row['end_layer']}", row) for name, row in rows.items()]
+    return Table.of("Noise at a third of the layers", _heads("layers"), [_row(name, row) for name, row in named])
+
+
+def windows(sections: Sections) -> Table:
+    """One row a window, in the order of the layers."""
+    avalanches = avalanche_names(sections)
+    columns: dict[str, Kind] = {
+        "window": "name",
+        "accuracy lost": "figure",
+        "KL, nats per token": "figure",
+        "amplification": "figure",
+        "severity": "word",
+        "remark": "text",
+    }
+    rows = [_window(name, row, name in avalanches) for name, row in sections.get("layer_analysis", {}).items()]
+    return Table.of("Noise at all operators of neighbouring layers", columns, rows)
+
+
+def layers(sections: Sections) -> Table:
+    """One row a layer: what the map, or an injection, says of it, and its outliers."""
+    found = {str(row["layer"]): row for row in sections.get("cross_level", {}).get("rows", ())}
+    columns: dict[str, Kind] = {
+        "layer": "name",
+        "KL, nats per token": "figure",
+        "how": "text",
+        "accuracy lost, mean of its windows": "figure",
+        "outlier channels": "figure",
+    }
+    rows: list[tuple[str, ...]] = []
+    for name, row in sections.get("metrics", {}).get("layers", {}).items():
+        if row is None or "failed" in row:
+            rows.append((f"L{name}", row["failed"] if row else "not in the map"))
+            continue
+        cross = found.get(name, {})
+        kl, lost = figure(row["kl"]), share(cross.get("degradation"))
+        rows.append((f"L{name}", kl, str(row.get("how", "")), lost, number(cross.get("total_outliers"))))
+    return Table.of("Each layer alone", columns, rows)
+
+
+def thresholds(sections: Sections) -> Table:
+    """One row a place, the most fragile first; those of which nothing is known last."""
+    found = sections.get("metrics", {}).get("critical_thresholds", {})
+    columns: dict[str, Kind] = {
+        "place": "name",
+        "critical noise scale": "figure",
+        "how": "text",
+        "predicted": "figure",
+        "searched, lies in": "figure",
+        "risk": "word",
+    }
+    ranked = sorted(found.items(), key=lambda item: _threshold_rank(item[1]))
+    return Table.of("The smallest noise that costs too much", columns, [_threshold(*item) for item in ranked])
+
+
+def channels(sections: Sections) -> Table:
+    """One row an outlier channel, the largest ratio first."""
+    modules = sections.get("channel_analysis", {}).get("per_layer", {})
+    found = [(path, *outlier) for path, module in modules.items() for outlier in outliers(module)]
+    found.sort(key=lambda row: -row[2])
+    rows = [(path, str(channel), f"{number(ratio)}x", *words) for path, channel, ratio, *words in found]
+    columns: dict[str, Kind] = {
+        "module": "name",
+        "channel": "figure",
+        "ratio to median": "figure",
+        "severity": "word",
+        "kind": "text",
+        "seen in": "text",
+    }
+    return Table.of("Outlier channels, the largest first", columns, rows)
+
+
+def outliers(module: Mapping[str, Any]) -> Iterator[tuple[int, float, str, str, str]]:
+    """Channel, ratio, severity, kind and persistence of each outlier of a module."""
+    count = len(module.get("outlier_indices", ()))
+    blank = [None] * count
+    for at in range(count):
+        kind = (module.get("kinds") or blank)[at] or NOTHING
+        often = _often((module.get("persistence") or blank)[at], module.get("samples"))
+        severity = (module.get("severities") or blank)[at] or NOTHING
+        yield module["outlier_indices"][at], module["outlier_ratios"][at], severity, kind, often
+
+
+def avalanche_names(sections: Sections) -> set[str]:
+    """The windows that are avalanche points."""
+    return {point["layer_range"] for point in sections["executive_summary"].get("avalanche_points", ())}
+
+
+def _heads(first: str) -> dict[str, Kind]:
+    return {first: "name", **_MEASURED, "severity": "word"}
+
+
+def _row(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    if "failed" in row:
+        return name, f"failed: {row['failed']}"
+    return (
+        name,
+        share(row["degradation"], row["degradation_interval"]),
+        figure(row["kl"]),
+        _share_of(row.get("flip_rate")),
+        figure(row.get("perplexity")),
+        number(row.get("sensitivity_score")),
+        row["severity"],
+    )
+
+
+def _window(name: str, row: Mapping[str, Any], avalanche: bool) -> tuple[str, ...]:
+    if "failed" in row:
+        return name, f"failed: {row['failed']}"
+    lost = share(row["degradation"], row["degradation_interval"])
+    more = row.get("amplification")
+    amplification = f"{figure(more)}" if more else NOTHING
+    return name, lost, figure(row["kl"]), amplification, row["severity"], "avalanche point" if avalanche else ""
+
+
+def _share_of(found: Mapping[str, Any] | None) -> str:
+    return share(found["value"], (found["low"], found["high"])) if found else NOTHING
+
+
+def _threshold(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    predicted = row.get("predicted_interval")
+    between = row.get("measured_between")
+    foretold = NOTHING
+    if predicted:
+        foretold = f"{_scale(row.get('predicted'))} [{_scale(predicted[0])}, {_scale(predicted[1])}]"
+    found = f"{_scale(between[0])} to {_scale(between[1])}" if between else NOTHING
+    value = _scale(row["critical_threshold"]) if row["how"] != "unknown" else NOTHING
+    return name, value, row["how"], foretold, found, row.get("risk", "")
+
+
+def _scale(value: float | None) -> str:
+    if value is None or value > LARGEST_SCALE:
+        return f"> {LARGEST_SCALE:g}"
+    return number(value)
+
+
+def _threshold_rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+    value = row["critical_threshold"]
+    return row["how"] == "unknown", float("inf") if value is None else value
+
+
+def _often(seen: float | None, samples: int | None) -> str:
+    if seen is None:
+        return NOTHING
+    return f"{round(seen * samples)} of {samples} samples" if samples else share(seen)
