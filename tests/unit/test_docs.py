@@ -35,7 +35,7 @@ CONFIGURATIONS = [
     for page in PAGES
     for text, name in re.findall(r"```yaml\n(# (\S+\.yaml)\n.*?)```", page.read_text(), re.DOTALL)
 ]
-COMING = {"report", "--config", "--resume"}
+COMING = set[str]()
 """verbs and flags that are documented already"""
 ELSEWHERE = ("https://arxiv.org/abs/", "https://doi.org/")
 """what a page may link to outside the repository: sources that are cited"""

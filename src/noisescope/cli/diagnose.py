@@ -9,25 +9,22 @@ Risk: HIGH (score 130)   61 forward passes, 3 min 4 s, 1.9 GB
 Report: noisescope-out/report.html
 """
 
-import sys
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..operators import expand
+from ..report.formats import formats_with_default
 from ..specs import FIELDS, OPTIONS, PRESETS, DiagnosisSpec, checked, parse_layers
 from .bars import bars
 from .configuring import configure
 from .flags import flag, flags_named
 from .interrupts import interruptible
-from .run_directory import RunDirectory, peak_bytes
-
-if TYPE_CHECKING:
-    from ..models import LoadedModel
-    from ..report import Report
+from .run_directory import RunDirectory
+from .screen import said, show_report
 
 __all__ = ["diagnose"]
 
@@ -83,6 +80,9 @@ def diagnose(
     operators: Annotated[str | None, typer.Option(help='Such as "softmax,norm".')] = None,
     window_size: Annotated[int, typer.Option(help="Layers of a window.")] = 3,
     step_size: Annotated[int, typer.Option(help="Layers from one window to the next.")] = 1,
+    avalanche_threshold: Annotated[
+        float, typer.Option(help="Share of accuracy that a window must lose to be an avalanche point.")
+    ] = 0.15,
     outlier_threshold: Annotated[float, typer.Option(help="Ratio above which a channel is an outlier.")] = 10.0,
     calibration_data: Annotated[str | None, typer.Option(help="What channels are looked at on; none: --data.")] = None,
     calibration_samples: Annotated[int | None, typer.Option(help="Samples of it.")] = None,
@@ -106,6 +106,13 @@ def diagnose(
     device: Annotated[str, typer.Option(help="A torch device, or auto.")] = "cpu",
     attn: Annotated[str | None, typer.Option(help="Attention implementation, such as eager or sdpa.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from there.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="Also write these: png, pdf; json, md and html are always written.")
+    ] = None,
+    save_activations: Annotated[
+        bool, typer.Option("--save-activations", help="Also write what every channel did, as safetensors.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every row on the screen.")] = False,
     blocks: Annotated[str | None, typer.Option(help="Where the blocks are, if they are not found.")] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
 ) -> None:
@@ -129,12 +136,14 @@ def diagnose(
             operators=flag("--operators", expand, operators),
             window_size=window_size,
             step_size=step_size,
+            avalanche_threshold=avalanche_threshold,
             outlier_threshold=outlier_threshold,
             trials=chosen.trials if trials is None else trials,
             sampled=sampled.value,
             curvature=curvature,
             seed=seed,
         )
+    written = flag("--format", formats_with_default, format)
     home = RunDirectory(output, overwrite=overwrite, resume=resume, command=context.obj or ["diagnose"])
     started = time.monotonic()
 
@@ -149,7 +158,7 @@ def diagnose(
             attn=attn,
             tokenizer=tokenizer,
             trust_remote_code=trust_remote_code,
-            say=_say,
+            say=said,
         )
         with flags_named(_FIELDS, context), home.running():
             with bars() as progress:
@@ -163,31 +172,12 @@ def diagnose(
                     blocks=blocks,
                     name=loaded.name,
                     journal=home.journal,
+                    save_activations=output / "activations.safetensors" if save_activations else None,
                     progress=progress,
                 )
-            saved = report.save(output)
-    sys.stdout.write(
-        f"{_headline(loaded, report)}\n\n{report}\n\n{_cost(time.monotonic() - started)}\nReport: {saved}\n"
-    )
+            report.save(output, written)
+    show_report(report, home, model=model, wall_s=time.monotonic() - started, verbose=verbose)
     if failures := report.failures:
         name, why = next(iter(failures.items()))
-        _say(f"noisescope: {len(failures)} points failed, first {name}: {why}")
+        said(f"noisescope: {len(failures)} points failed, first {name}: {why}")
         raise typer.Exit(1)
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(message + "\n")
-
-
-def _headline(loaded: "LoadedModel", report: "Report") -> str:
-    where, data = report.sections["environment"], report.sections["config"]["data"]
-    return (
-        f"model  {loaded.name}, {report.sections['coverage']['layers']} layers, {where['parameters'] / 1e6:.1f} M "
-        f"parameters, {where['dtype']} on {where['device']}\n"
-        f"data   {data['name']}, {data['rows']} rows of up to {data['longest_row']} tokens, {data['task']}"
-    )
-
-
-def _cost(wall_s: float) -> str:
-    minutes, seconds = divmod(round(wall_s), 60)
-    return f"took {minutes} min {seconds} s" + (f", {peak / 1e9:.1f} GB at most" if (peak := peak_bytes()) else "")

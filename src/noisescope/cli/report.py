@@ -15,7 +15,6 @@ $ noisescope report before after
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError, unknown_name
+from .screen import show
 
 __all__ = ["report"]
 
@@ -65,7 +65,7 @@ def _render(path: Path, asked: list[str], output: Path | None, *, overwrite: boo
     found, home = Report.load(path), path if path.is_dir() else path.parent
     if not asked:
         page = home / FORMATS["html"].file
-        _show(f"{found}\n\nReport: {page if page.exists() else path}\n")
+        show(f"{found}\n\nReport: {page if page.exists() else path}\n")
         return
     files = {FORMATS[name].file: partial(render, found.sections, name) for name in ordered(asked)}
     _deliver(files, home if output is None else output, overwrite=overwrite)
@@ -79,7 +79,7 @@ def _compare(before: Path, after: Path, asked: list[str], output: Path | None, *
     _refuse_unknown(asked, RENDERERS)
     found = Differences.between(Report.load(before).sections, Report.load(after).sections)
     if not asked:
-        _show(render_text(found))
+        show(render_text(found))
         return
     files = {f"differences.{name}": lambda name=name: RENDERERS[name](found).encode() for name in asked}
     _deliver(files, Path("-") if output is None else output, overwrite=overwrite)
@@ -100,7 +100,7 @@ def _deliver(files: Mapping[str, Callable[[], bytes]], home: Path, *, overwrite:
         name, *more = files
         if more or name.endswith(_BINARY):
             raise InputError(f"--output -: got {' '.join(files)}, expected one text; name a directory for these")
-        _show(files[name]().decode())
+        show(files[name]().decode())
         return
     for name in files:
         _refuse_existing(home / name, overwrite=overwrite)
@@ -108,7 +108,7 @@ def _deliver(files: Mapping[str, Callable[[], bytes]], home: Path, *, overwrite:
     store.make_directory(home)
     for target, data in rendered.items():
         store.atomic_write(target, data)
-    _show("".join(f"{target}\n" for target in rendered))
+    show("".join(f"{target}\n" for target in rendered))
 
 
 def _refuse_existing(target: Path, *, overwrite: bool) -> None:
@@ -116,9 +116,3 @@ def _refuse_existing(target: Path, *, overwrite: bool) -> None:
         raise InputError(f"{target}: is a directory, expected a file or nothing; choose another --output")
     if os.path.lexists(target) and not overwrite:
         raise InputError(f"{target}: is there already; choose another directory (--output) or --overwrite")
-
-
-def _show(text: str) -> None:
-    """To standard output; characters that its encoding lacks as escapes."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

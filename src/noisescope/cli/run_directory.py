@@ -19,7 +19,7 @@ from typing import Any
 from .. import store
 from ..errors import InputError, Interrupted, NoisescopeError, StoreError
 
-__all__ = ["RunDirectory", "peak_bytes"]
+__all__ = ["RunDirectory", "peak_bytes", "program"]
 
 PROGRAM = "NOISESCOPE_PROGRAM"
 """environment variable: what a person types to get here, if it is not `noisescope`"""

@@ -7,6 +7,7 @@ report.save("out")
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ def diagnose(
     blocks: str | None = None,
     name: str | None = None,
     journal: Journal | None = None,
+    save_activations: str | Path | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Where a model is fragile: operators, layers and channels, from known noise at known places.
@@ -61,6 +63,8 @@ def diagnose(
         blocks: where the blocks are, for a model whose structure is not recognised.
         name: what the report calls the model.
         journal: where finished points are kept, so that a run that was interrupted can go on; see `Journal`.
+        save_activations: a safetensors file for what every channel did (largest, mean, std, quantiles), one forward
+            pass more; the activations themselves would not fit.
         progress: told how far the run is.
 
     Returns:
@@ -102,4 +106,7 @@ def diagnose(
     if journal is not None:
         journal.begin(question(diagnosis, max_new_tokens=max_new_tokens, tokenizer=tokenizer))
     commands = Commands(name, evaluation.name if isinstance(data, str) else None)
-    return Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
+    report = Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
+    if save_activations is not None:
+        diagnosis.look_at_channels().save(save_activations)
+    return report

@@ -304,9 +304,10 @@ class Diagnosis:
         if self._looks_at_channels_in_clean_run and (found := self._clean_stage.channels) is not None:
             return found
         self.costs["channels"] = self.calibration.tokens / self.data.tokens
-        return self._remembered("channels", ChannelReport, self._look_at_channels)
+        return self._remembered("channels", ChannelReport, lambda: detect(self.look_at_channels()))
 
-    def _look_at_channels(self) -> ChannelReport:
+    def look_at_channels(self) -> Capture:
+        """A clean run over the calibration data with an eye on the channels."""
         tick = self._progress("channels", len(self.calibration.batches))
         device = next(self.model.parameters()).device
         with self._capture() as captured:
@@ -314,7 +315,7 @@ class Diagnosis:
                 with torch.no_grad():
                     self.model(**batch.inputs(device))
                 tick()
-        return detect(captured)
+        return captured
 
     def _capture(self) -> Capture:
         layers = self.selection.layers

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ..errors import InputError, unknown_name
 from ..store.encoding import encode
 
-__all__ = ["DEFAULT", "FORMATS", "Format", "ordered", "register", "render"]
+__all__ = ["DEFAULT", "FORMATS", "Format", "formats_with_default", "ordered", "register", "render"]
 
 Render: TypeAlias = Callable[[Mapping[str, Any]], bytes]
 
@@ -65,6 +65,11 @@ def ordered(names: Iterable[str]) -> list[str]:
     if not asked:
         raise InputError(f"formats: got none, expected some of {' '.join(FORMATS)}")
     return sorted(asked, key=lambda name: name == "json")
+
+
+def formats_with_default(more: str | None) -> list[str]:
+    """The formats that are always written and, after them, those of a list with commas."""
+    return ordered([*DEFAULT, *(name.strip() for name in (more or "").split(",") if name.strip())])
 
 
 @register("json", text=True)

@@ -88,8 +88,12 @@ class Report:
             raise InputError(f"{one_line(file)}: not a report ({' '.join(str(error).split())})") from None
         return cls(upgraded(sections, one_line(file)))
 
+    def summary(self, *, verbose: bool = False) -> str:
+        """What is fragile and what to do, for a terminal; `verbose` shows every row."""
+        return summarise(self.sections, most=None) if verbose else summarise(self.sections)
+
     def __str__(self) -> str:
-        return summarise(self.sections)
+        return self.summary()
 
     def __repr__(self) -> str:
         return f"<Report: risk {self.risk}, {len(self.map)} cells>"
