@@ -27,7 +27,7 @@ def number(value: Any) -> str:
     if not isfinite(value):
         return "not a number" if isnan(value) else "infinite" if value > 0 else f"{MINUS}infinite"
     sign, size = MINUS if value < 0 else "", abs(value)
-    if isinstance(value, int) or size >= 1000:
+    if isinstance(value, int) or 1000 <= size < 1e7:
         return f"{sign}{size:,.0f}"
     return sign + _digits(size)
 
@@ -40,11 +40,12 @@ def figure(found: Mapping[str, Any] | None) -> str:
     return number(value) + _interval(number, low, high)
 
 
-def share(value: float | None, interval: Sequence[float | None] = ()) -> str:
+def share(value: Any, interval: Sequence[float | None] = ()) -> str:
     """A share in percent, to a tenth, with its interval."""
-    if value is None or not isfinite(value):
+    known = number_or_none(value)
+    if known is None:
         return NOTHING
-    return _percent(value) + "%" + (_interval(_percent, *interval) if interval else "")
+    return _percent(known) + "%" + (_interval(_percent, *interval) if interval else "")
 
 
 def plural(count: int, thing: str, things: str = "") -> str:
@@ -64,10 +65,10 @@ def visible(text: str) -> str:
 
 
 def _digits(size: float) -> str:
-    """Three significant digits, the zeros at the end too; powers of ten below a ten-thousandth."""
+    """Three significant digits, the zeros at the end too; powers of ten beyond what can be counted at a glance."""
     if size == 0:
         return "0"
-    if size < 1e-4:
+    if size < 1e-4 or size >= 1e7:
         mantissa, power = f"{size:.2e}".split("e")
         return f"{mantissa}e{int(power)}"
     return f"{size:#.3g}".rstrip(".").replace("1.00e+03", "1,000")
@@ -76,6 +77,8 @@ def _digits(size: float) -> str:
 def _percent(value: float | None) -> str:
     if value is None or not isfinite(value):
         return number(value)
+    if abs(value) >= 100:
+        return number(100.0 * value)
     written = f"{100 * abs(value):.1f}"
     return (MINUS if value < 0 and float(written) else "") + written
 

@@ -21,7 +21,7 @@ def render_summary(sections: Mapping[str, Any]) -> str:
         .render(
             title=str(sections["config"].get("model", "")),
             risk=str(summary["overall_risk_level"]),
-            score=number(round(summary["risk_score"])),
+            score=number(summary["risk_score"]),
             cost=number(sections["cost"]["forward_pass_equivalents"]),
             verdict=verdict(sections),
             rows=[_row(name, row) for name, row in fragile_rows(sections)[:ROWS]],

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...measure.readings import READINGS
-from ..figures import figure, number, plural
+from ..figures import figure, number, number_or_none, plural
 from ..verdict import verdict
 from . import findings, trust
 from .places import label, map_layers
@@ -72,11 +72,13 @@ def gauge(score: float) -> dict[str, Any]:
     bands = READINGS["risk score"].bands
     edges = sorted(band.low for band in bands if band.low > 0)
     end = edges[-1] * 1.5
+    known = number_or_none(score)
+    at = end if known is None else min(max(known, 0.0), end)
     words = [band.word for band in reversed(bands)]
     starts = [0.0, *edges]
     return {
-        "score": number(round(score)),
-        "at": round(100 * min(max(score, 0.0), end) / end, 2),
+        "score": number(score if known is None else round(known)),
+        "at": round(100 * at / end, 2),
         "bands": [
             {"word": word, "from": number(round(low)), "at": round(100 * low / end, 2)}
             for word, low in zip(words, starts, strict=True)
@@ -94,7 +96,7 @@ def _map(sections: Sections) -> dict[str, Any]:
         "layer": "name",
         "operator": "name",
         "KL, nats per token": "figure",
-        "how": "text",
+        "how": "run",
         "predicted": "figure",
         "measured": "figure",
         "remark": "text",
@@ -124,13 +126,12 @@ def _windows(sections: Sections) -> dict[str, Any]:
     if not table.rows:
         return {}
     points = sections["executive_summary"].get("avalanche_points", ())
-    threshold = sections["config"].get("avalanche_threshold")
     return {
         "table": table,
         "groups": findings.groups(sections),
         "layers": findings.layers(sections),
         "avalanches": [point["layer_range"] for point in points],
-        "threshold": threshold,
+        "threshold": _setting(sections, "avalanche_threshold", percent=True),
     }
 
 
@@ -139,7 +140,7 @@ def _thresholds(sections: Sections) -> dict[str, Any]:
     if not table.rows:
         return {}
     shown, rest = table.split(SHOWN_THRESHOLDS)
-    return {"table": shown, "rest": rest, "target": sections["config"].get("target_degradation", 0.1)}
+    return {"table": shown, "rest": rest, "target": _setting(sections, "target_degradation", percent=True)}
 
 
 def _operators(sections: Sections) -> dict[str, Any]:
@@ -164,9 +165,17 @@ def _channels(sections: Sections) -> dict[str, Any]:
         "left_out": len(left_out.rows),
         "total": plural(len(table.rows), "outlier channel"),
         "modules": plural(len(modules), "module"),
-        "threshold": sections["config"].get("outlier_threshold"),
-        "non_finite": sum(module.get("non_finite", 0) for module in modules.values()),
+        "threshold": _setting(sections, "outlier_threshold"),
+        "non_finite": sum(bad for module in modules.values() if (bad := module.get("non_finite", 0))),
     }
+
+
+def _setting(sections: Sections, key: str, *, percent: bool = False) -> str:
+    """A number that was asked for, in the digits it was asked for in."""
+    value = number_or_none(sections["config"].get(key))
+    if value is None:
+        return "the threshold"
+    return f"{100 * value:g}%" if percent else f"{value:g}"
 
 
 def _agreement(sections: Sections) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def page_data(sections: Sections) -> dict[str, Any]:
         "panels": _panels(sections),
         "operators": _dots(sections.get("operator_analysis", {})),
         "windows": _windows(sections),
+        "groups": _groups(sections),
         "agreement": _pairs(sections),
     }
 
@@ -79,7 +80,7 @@ def _layer_tables(sections: Sections, layer: int | str, cells: Any, outer: Mappi
     columns: dict[str, Kind] = {
         "operator": "name",
         "KL, nats per token": "figure",
-        "how": "text",
+        "how": "run",
         "predicted": "figure",
         "measured": "figure",
         "remark": "text",
@@ -104,8 +105,8 @@ def _module_table(modules: Mapping[str, Any]) -> Table:
         "channel": "figure",
         "ratio to median": "figure",
         "severity": "word",
-        "kind": "text",
-        "seen in": "text",
+        "kind": "run",
+        "seen in": "run",
     }
     rows: list[tuple[str, ...]] = []
     for path, module in modules.items():
@@ -177,7 +178,7 @@ def _windows(sections: Sections) -> list[dict[str, Any]]:
     return [
         {
             "name": visible(name),
-            "middle": (row["start_layer"] + row["end_layer"]) / 2,
+            "middle": number_or_none((row["start_layer"] + row["end_layer"]) / 2),
             "avalanche": name in avalanches,
             "amplification": _ends(row.get("amplification")),
             "amplification_text": figure(row.get("amplification")),
@@ -185,6 +186,14 @@ def _windows(sections: Sections) -> list[dict[str, Any]]:
         }
         for name, row in sections.get("layer_analysis", {}).items()
         if "failed" not in row
+    ]
+
+
+def _groups(sections: Sections) -> list[dict[str, Any]]:
+    """Early, middle and late layers, where each begins and ends."""
+    return [
+        {"name": visible(name), "ends": [number_or_none(row["start_layer"]), number_or_none(row["end_layer"])]}
+        for name, row in sections.get("metrics", {}).get("groups", {}).items()
     ]
 
 

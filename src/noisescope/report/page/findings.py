@@ -1,9 +1,9 @@
 """The findings as tables: operators, windows of layers, critical thresholds, channels."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ..figures import NOTHING, figure, number, share
+from ..figures import NOTHING, figure, number, number_or_none, share
 from .table import Kind, Table
 
 __all__ = [
@@ -69,22 +69,23 @@ def windows(sections: Sections) -> Table:
 
 def layers(sections: Sections) -> Table:
     """One row a layer: what the map, or an injection, says of it, and its outliers."""
-    found = {str(row["layer"]): row for row in sections.get("cross_level", {}).get("rows", ())}
+    cross = (sections.get("cross_level") or {}).get("rows")
+    found = {str(row.get("layer")): row for row in cross if isinstance(row, Mapping)} if isinstance(cross, list) else {}
     columns: dict[str, Kind] = {
         "layer": "name",
         "KL, nats per token": "figure",
-        "how": "text",
+        "how": "run",
         "accuracy lost, mean of its windows": "figure",
         "outlier channels": "figure",
     }
     rows: list[tuple[str, ...]] = []
     for name, row in sections.get("metrics", {}).get("layers", {}).items():
-        if row is None or "failed" in row:
+        if not row or "failed" in row:
             rows.append((f"L{name}", row["failed"] if row else "not in the map"))
             continue
-        cross = found.get(name, {})
-        kl, lost = figure(row["kl"]), share(cross.get("degradation"))
-        rows.append((f"L{name}", kl, str(row.get("how", "")), lost, number(cross.get("total_outliers"))))
+        more = found.get(name, {})
+        kl, lost = figure(row["kl"]), share(more.get("degradation"))
+        rows.append((f"L{name}", kl, str(row.get("how", "")), lost, number(more.get("total_outliers"))))
     return Table.of("Each layer alone", columns, rows)
 
 
@@ -94,7 +95,7 @@ def thresholds(sections: Sections) -> Table:
     columns: dict[str, Kind] = {
         "place": "name",
         "critical noise scale": "figure",
-        "how": "text",
+        "how": "run",
         "predicted": "figure",
         "searched, lies in": "figure",
         "risk": "word",
@@ -114,21 +115,18 @@ def channels(sections: Sections) -> Table:
         "channel": "figure",
         "ratio to median": "figure",
         "severity": "word",
-        "kind": "text",
-        "seen in": "text",
+        "kind": "run",
+        "seen in": "run",
     }
     return Table.of("Outlier channels, the largest first", columns, rows)
 
 
 def outliers(module: Mapping[str, Any]) -> Iterator[tuple[int, float, str, str, str]]:
     """Channel, ratio, severity, kind and persistence of each outlier of a module."""
-    count = len(module.get("outlier_indices", ()))
-    blank = [None] * count
-    for at in range(count):
-        kind = (module.get("kinds") or blank)[at] or NOTHING
-        often = _often((module.get("persistence") or blank)[at], module.get("samples"))
-        severity = (module.get("severities") or blank)[at] or NOTHING
-        yield module["outlier_indices"][at], module["outlier_ratios"][at], severity, kind, often
+    details = (module.get(key) or () for key in ("severities", "kinds", "persistence"))
+    pairs = list(zip(module.get("outlier_indices", ()), module.get("outlier_ratios", ()), strict=False))
+    for (channel, ratio), (severity, kind, seen) in zip(pairs, _padded(len(pairs), *details), strict=True):
+        yield channel, ratio, severity or NOTHING, kind or NOTHING, _often(seen, module.get("samples"))
 
 
 def avalanche_names(sections: Sections) -> set[str]:
@@ -178,18 +176,23 @@ def _threshold(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     return name, value, row["how"], foretold, found, row.get("risk", "")
 
 
-def _scale(value: float | None) -> str:
-    if value is None or value > LARGEST_SCALE:
-        return f"> {LARGEST_SCALE:g}"
-    return number(value)
+def _scale(value: Any) -> str:
+    known = number_or_none(value)
+    return f"> {LARGEST_SCALE:g}" if known is None or known > LARGEST_SCALE else number(known)
 
 
 def _threshold_rank(row: Mapping[str, Any]) -> tuple[bool, float]:
-    value = row["critical_threshold"]
+    value = number_or_none(row["critical_threshold"])
     return row["how"] == "unknown", float("inf") if value is None else value
 
 
-def _often(seen: float | None, samples: int | None) -> str:
-    if seen is None:
+def _padded(length: int, *lists: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Entries side by side; what a list is short of is None."""
+    return [tuple(found[at] if at < len(found) else None for found in lists) for at in range(length)]
+
+
+def _often(seen: float | None, samples: float | None) -> str:
+    share_of, known = number_or_none(seen), number_or_none(samples)
+    if share_of is None:
         return NOTHING
-    return f"{round(seen * samples)} of {samples} samples" if samples else share(seen)
+    return f"{round(share_of * known)} of {number(samples)} samples" if known else share(share_of)

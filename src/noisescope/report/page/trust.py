@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..figures import NOTHING, figure, number, plural, share, visible
+from ..figures import NOTHING, figure, number, number_or_none, plural, share, visible
 from .table import Kind, Table
 
 __all__ = ["agreement", "configuration", "costs", "coverage", "environment", "observer", "proxies", "readings"]
@@ -44,7 +44,7 @@ def proxies(sections: Sections) -> Table:
     rows = []
     panel = sections.get("metrics", {}).get("agreement") or {}
     for row in panel.get("proxies", ()):
-        holds = {True: "yes", False: "no"}.get(row.get("holds"), NOTHING)
+        holds = "yes" if row.get("holds") is True else "no" if row.get("holds") is False else NOTHING
         verdict = row["verdict"] + (f": {row['reason']}" if row.get("reason") else "")
         figures = figure(row["spearman"]), figure(row["kendall"])
         rows.append((row["name"], row.get("expected") or NOTHING, *figures, holds, verdict))
@@ -62,7 +62,7 @@ def coverage(sections: Sections) -> Table:
     rows: list[tuple[str, ...]] = [
         (name, number(count), number(steps.get(name, 0)), "reached") for name, count in found.get("sites", {}).items()
     ]
-    rows += [(name, f"hidden: {why}") for name, why in hidden.items()]
+    rows += [(name, f"{plural(count, 'site')} hidden inside a fused kernel") for name, count in hidden.items()]
     columns: dict[str, Kind] = {
         "operator": "name",
         "sites": "figure",
@@ -86,9 +86,12 @@ def observer(sections: Sections) -> Facts:
 
 def costs(sections: Sections) -> list[tuple[str, str, float]]:
     """Stage, forward passes, and its share of all in percent."""
-    total = sections["cost"]["forward_pass_equivalents"]
+    total = number_or_none(sections["cost"]["forward_pass_equivalents"])
     stages = sections["cost"].get("by_stage", {})
-    return [(visible(name), number(cost), 100 * cost / total if total else 0.0) for name, cost in stages.items()]
+    return [
+        (visible(name), number(cost), 100 * (number_or_none(cost) or 0.0) / total if total else 0.0)
+        for name, cost in stages.items()
+    ]
 
 
 def environment(sections: Sections) -> Facts:

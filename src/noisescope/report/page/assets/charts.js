@@ -58,13 +58,19 @@ noisescope.charts = (() => {
     const named = rows.filter((row) => row.avalanche).map((row) => ({
       x: row.middle, y: known ? row.lost[0] : row.kl[0], text: plain(row.name), showarrow: false, xanchor: "left", xshift: 10, font: { color: colour("alarm"), size: 13 },
     }));
+    const begins = data.groups.filter(({ ends }) => ends[0] !== null && ends[1] !== null);
+    const labels = begins.map(({ name, ends }) => ({
+      x: (ends[0] + ends[1]) / 2, y: 1, yref: "paper", yanchor: "bottom", text: plain(name), showarrow: false, font: { color: colour("soft"), size: 12 },
+    }));
+    const borders = begins.slice(1).map(({ ends }) => line({ x0: ends[0] - 0.5, x1: ends[0] - 0.5, yref: "paper", y0: 0, y1: 1, line: { color: colour("rule"), width: 1 } }));
+    const even = amplified.length ? [line({ xref: "paper", x0: 0, x1: 1, yref: "y2", y0: 1, y1: 1 })] : [];
     const lower = amplified.length ? [0, 0.3] : [0, 0];
     const layout = frame({
       width: available,
       height: 380,
-      margin: { l: 56, r: 12, t: 12, b: 44 },
-      annotations: named,
-      shapes: amplified.length ? [line({ xref: "paper", x0: 0, x1: 1, yref: "y2", y0: 1, y1: 1 })] : [],
+      margin: { l: 56, r: 12, t: 22, b: 44 },
+      annotations: [...named, ...labels],
+      shapes: [...borders, ...even],
       xaxis: axis({ title: "middle layer of the window", anchor: amplified.length ? "y2" : "y", showgrid: false, dtick: rows.length > 20 ? 5 : rows.length > 8 ? 2 : 1 }),
       yaxis: axis({ title: known ? "accuracy lost, %" : "KL, nats per token", domain: [lower[1] ? 0.42 : 0, 1], zeroline: known, zerolinecolor: colour("soft") }),
       yaxis2: axis({ title: "amplification", domain: lower, rangemode: "tozero", nticks: 4 }),

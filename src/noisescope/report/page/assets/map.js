@@ -17,22 +17,20 @@ noisescope.map = (() => {
   const lowest = logs.length ? Math.min(...logs) : -1;
   const highest = logs.length ? Math.max(...logs, lowest + 0.1) : 0;
 
-  const sentence = (cell) => {
-    const parts = [`${layers[cell.column]} ${operators[cell.row]}: KL ${cell.kl} nats per token, ${cell.how}`];
-    if (cell.measured) parts.push(`predicted ${cell.predicted}, measured ${cell.measured}${cell.disagrees ? ", they disagree" : ""}`);
-    return parts.join("; ");
+  const nameOf = (cell) => `${layers[cell.column]} ${operators[cell.row]}`;
+
+  /* What stands, then what it was compared with. */
+  const told = (cell) => {
+    const lines = [`KL ${cell.kl} nats per token, ${cell.how}`];
+    if (cell.how !== "predicted") lines.push(`predicted ${cell.predicted}`);
+    if (cell.measured && cell.how !== "measured") lines.push(`measured ${cell.measured}`);
+    if (cell.measured) lines.push(cell.disagrees ? "they disagree: the measurement stands" : "they agree");
+    return lines;
   };
 
-  const hover = (cell) => {
-    const lines = [`${layers[cell.column]} ${operators[cell.row]}`, `KL ${cell.kl} nats`, cell.how];
-    if (cell.measured) {
-      lines.push(`predicted ${cell.predicted}`, `measured ${cell.measured}`);
-      lines.push(cell.disagrees ? "they disagree: the measurement stands" : "they agree");
-    } else if (cell.how === "carried") {
-      lines.push(`predicted ${cell.predicted}`);
-    }
-    return lines.map(plain).join("<br>");
-  };
+  const sentence = (cell) => `${nameOf(cell)}: ${told(cell).join("; ")}`;
+
+  const hover = (cell) => [nameOf(cell), ...told(cell)].map(plain).join("<br>");
 
   const grid = (pick) => operators.map((_, row) => layers.map((_, column) => {
     const cell = cellAt(column, row);
@@ -68,16 +66,14 @@ noisescope.map = (() => {
 
   const outline = (x0, x1, y0, y1, line) => ({ type: "rect", xref: "x", yref: "y", x0, x1, y0, y1, line, layer: "above", fillcolor: "rgba(0,0,0,0)" });
 
+  /* With a rim of paper, to be seen on weak and on strong cells. */
+  const rimmed = (x0, x1, y0, y1, line) => [outline(x0, x1, y0, y1, { color: colour("paper"), width: line.width + 3 }), outline(x0, x1, y0, y1, line)];
+
   const shapes = () => {
-    const found = [];
     const { pinned, cursor } = state;
-    if (pinned !== null) {
-      found.push(outline(pinned - 0.5, pinned + 0.5, -0.5, operators.length - 0.5, { color: colour("accent"), width: 3 }));
-    }
-    if (cursor) {
-      found.push(outline(cursor.column - 0.5, cursor.column + 0.5, cursor.row - 0.5, cursor.row + 0.5, { color: colour("ink"), width: 2 }));
-    }
-    return found;
+    const column = pinned === null ? [] : rimmed(pinned - 0.5, pinned + 0.5, -0.5, operators.length - 0.5, { color: colour("accent"), width: 3 });
+    const cell = cursor ? rimmed(cursor.column - 0.5, cursor.column + 0.5, cursor.row - 0.5, cursor.row + 0.5, { color: colour("ink"), width: 2 }) : [];
+    return [...column, ...cell];
   };
 
   const isBlock = (name) => /^L\d+$/.test(name);
@@ -110,7 +106,7 @@ noisescope.map = (() => {
       y: operators.map((_, row) => row),
       z: grid(strength),
       hovertext: grid(hover),
-      hoverinfo: "text",
+      hoverinfo: narrow ? "none" : "text", /* on a phone the line below the map has more room */
       hoverongaps: false,
       colorscale: scale(),
       zmin: lowest,
@@ -155,9 +151,18 @@ noisescope.map = (() => {
   const moveCursor = (across, down) => {
     const { column, row } = state.cursor || { column: state.pinned ?? 0, row: 0 };
     const inside = (value, count) => Math.min(Math.max(value, 0), count - 1);
+    document.getElementById("map-plot").classList.add("by-key");
     state.cursor = state.cursor ? { column: inside(column + across, layers.length), row: inside(row + down, operators.length) } : { column, row };
     const cell = cellAt(state.cursor.column, state.cursor.row);
     show(cell ? sentence(cell) : `${layers[state.cursor.column]} ${operators[state.cursor.row]}: no such operator there`);
+    Plotly.relayout("map-plot", { shapes: shapes() });
+  };
+
+  /* The pointer, resting somewhere, must not speak while keys are used; once it moves, it is used again. */
+  const leaveKeys = () => {
+    if (!state.cursor) return;
+    state.cursor = null;
+    document.getElementById("map-plot").classList.remove("by-key");
     Plotly.relayout("map-plot", { shapes: shapes() });
   };
 
@@ -172,22 +177,44 @@ noisescope.map = (() => {
     " ": () => toggle(state.cursor ? state.cursor.column : 0),
   };
 
+  const columnAt = (element, event) => {
+    const { xaxis, yaxis } = element._fullLayout;
+    const box = element.getBoundingClientRect();
+    const column = Math.round(xaxis.p2c(event.clientX - box.left - xaxis._offset));
+    const below = event.clientY - box.top - yaxis._offset;
+    return below >= 0 && below <= yaxis._length && column >= 0 && column < layers.length ? column : null;
+  };
+
+  /* Plotly's own click needs its hover to have come first and takes two quick ones for another gesture. */
+  const startClicking = (element) => {
+    let down = null;
+    element.addEventListener("pointerdown", (event) => {
+      down = event.isPrimary && event.button === 0 ? event : null;
+    });
+    addEventListener("pointerup", (event) => {
+      const still = down && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) < 6;
+      down = null;
+      const column = still ? columnAt(element, event) : null;
+      if (column !== null) toggle(column);
+    });
+  };
+
   const start = () => {
     const element = draw("map-plot", build);
     element.on("plotly_hover", (event) => {
       const point = event.points.find((found) => found.data.type === "heatmap");
       const cell = point && cellAt(point.x, point.y);
-      if (cell) show(sentence(cell));
+      if (cell && !state.cursor) show(sentence(cell));
     });
-    element.on("plotly_click", (event) => toggle(event.points[0].x));
+    startClicking(element);
     element.addEventListener("keydown", (event) => {
       if (!KEYS[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       KEYS[event.key]();
     });
-    element.addEventListener("blur", () => {
-      state.cursor = null;
-      Plotly.relayout("map-plot", { shapes: shapes() });
+    element.addEventListener("blur", leaveKeys);
+    element.addEventListener("pointermove", (event) => {
+      if (event.movementX || event.movementY) leaveKeys(); /* a page that moves below it is no movement */
     });
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && state.pinned !== null) pin(null);

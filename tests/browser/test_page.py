@@ -1,0 +1,311 @@
+"""The page in a real browser: drawn, read by pointing, pinned by click and by key, and silent towards the network.
+
+`NOISESCOPE_REPORT=report.json` adds a report of one's own to the fixture's.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import noisescope as ns
+from chromium import Browser, chromium, need_chromium
+from noisescope.report import Report
+from noisescope.report.figures import figure
+from trained import fixture
+
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("one_thread")]
+
+GIVEN = os.environ.get("NOISESCOPE_REPORT")
+PINNED = "return document.getElementById('map-plot')._fullLayout.shapes.map(shape => [shape.x0, shape.x1])"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A report, its page as a file, and the layers and operators of its map as drawn."""
+
+    report: Report
+    file: Path
+
+    @property
+    def layers(self) -> list[str]:
+        found = {cell["layer"] for cell in self.report.map}
+        blocks = sorted(layer for layer in found if isinstance(layer, int))
+        return ["embed", *(f"L{layer}" for layer in blocks), "final_norm", "head"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["fixture", *(["given"] if GIVEN else [])])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    need_chromium()
+    if request.param == "given":
+        report = Report.load(str(GIVEN))
+    else:
+        model, tokenizer = fixture("llama")
+        report = ns.diagnose(model, None, tokenizer=tokenizer, n_samples=8, max_length=12, name="a llama")
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(report.to_html(), encoding="utf-8")
+    return Opened(report, file)
+
+
+@pytest.fixture
+def page(browser: Browser, opened: Opened) -> Iterator[Browser]:
+    """The page on a desktop; whatever a test does, it must not complain nor ask for anything."""
+    browser.open(opened.file)
+    yield browser
+    assert browser.complaints() == []
+    assert browser.requests() == []
+
+
+def drawn_cells(page: Browser) -> list[dict[str, Any]]:
+    return page.run("return noisescope.data.map.cells")
+
+
+def place(page: Browser, layer: str, operator: str) -> tuple[int, int]:
+    layers, operators = page.run("return [noisescope.data.map.layers, noisescope.data.map.operators]")
+    return layers.index(layer), operators.index(operator)
+
+
+# --- drawn ------------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_drawn(page: Browser, opened: Opened) -> None:
+    for plot in ("map-plot", "windows-plot", "operators-lost-plot", "operators-kl-plot", "agreement-plot"):
+        assert page.run("return document.querySelectorAll(`#${arguments[0]} .main-svg`).length", plot), plot
+    assert page.run("return document.querySelector('#map-plot .hm image').href.baseVal").startswith(
+        "data:image/png;base64,"
+    )
+    values = page.run("return document.getElementById('map-plot').data[0].z.flat().filter(value => value !== null)")
+    assert len(values) == len(opened.report.map)
+    marks = page.run("return document.querySelectorAll('#map-plot .scatterlayer .point').length")
+    assert marks == sum(cell["measured"] is not None for cell in opened.report.map)
+    assert page.run("return document.querySelector('#map-plot .cbtitle').textContent") == "KL, nats per token"
+
+
+def test_plotly_offers_no_way_out(page: Browser) -> None:
+    assert page.run("return document.querySelectorAll('.modebar-btn, a[href^=http]').length") == 0
+
+
+def test_the_page_is_there_without_scripts(browser: Browser, opened: Opened) -> None:
+    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(opened.file)
+        text = browser.text("main")
+        assert opened.report.risk in text
+        assert browser.text("#map summary").startswith("The map as a table")
+        assert not browser.text(".controls")
+        assert browser.text("#toc-list")
+    finally:
+        browser.command("Emulation.setScriptExecutionDisabled", value=False)
+
+
+# --- read, pinned -----------------------------------------------------------------------------------------------
+
+
+def test_pointing_at_a_cell_shows_its_figure(page: Browser, opened: Opened) -> None:
+    """The figure is the one in the JSON, for the most fragile cell, a checked one and one in the middle."""
+    checked = next(cell for cell in opened.report.map if cell["measured"])
+    some = [opened.report.map.top(1).rows[0], checked, opened.report.map.rows[len(opened.report.map) // 2]]
+    for cell in some:
+        name = f"L{cell['layer']}" if isinstance(cell["layer"], int) else cell["layer"]
+        page.point(*place(page, name, cell["operator"]))
+        expected = f"{name} {cell['operator']}"
+        page.until("return document.getElementById('map-readout').textContent.startsWith(arguments[0])", expected)
+        shown = page.until("return document.querySelector('#map-plot .hoverlayer .hovertext')?.textContent")
+        assert expected in shown
+        assert f"KL {figure(cell['kl'])} nats per token, {cell['how']}" in shown
+        readout = page.text("#map-readout")
+        assert f"KL {figure(cell['kl'])} nats per token, {cell['how']}" in readout
+        for how in ("predicted", "measured"):
+            if cell[how] and cell["how"] != how:
+                assert f"{how} {figure(cell[how])}" in shown
+                assert f"{how} {figure(cell[how])}" in readout
+        if cell["measured"]:
+            assert ("disagree" in shown) == cell["disagrees"]
+
+
+def test_a_click_pins_a_layer_and_opens_its_panel(page: Browser, opened: Opened) -> None:
+    column, row = place(page, "L2", "softmax")
+    assert page.run("return document.getElementById('panel').hidden")
+    page.point(column, row, click=True)
+    page.until("return !document.getElementById('panel').hidden")
+    assert page.text("#panel-title") == "Layer 2"
+    assert page.run(PINNED) == [[column - 0.5, column + 0.5]] * 2, "the outline and its rim"
+    assert page.run("return document.getElementById('layer').value") == str(column)
+    text = page.text("#panel-body")
+    for cell in opened.report.map:
+        if cell["layer"] == 2:
+            assert f"{cell['operator']}\t{figure(cell['kl'])}" in text
+    modules = [path for path in opened.report.sections["channel_analysis"]["per_layer"] if ".2." in path]
+    assert modules
+    assert all(path.split(".2.")[1] in text for path in modules)
+    assert "Channels in which most of its sensitivity lies" in text
+    page.point(column, row, click=True)
+    page.until("return document.getElementById('panel').hidden")
+    assert page.run(PINNED) == []
+
+
+def test_escape_unpins(page: Browser) -> None:
+    page.point(*place(page, "L1", "linear"), click=True)
+    page.until("return !document.getElementById('panel').hidden")
+    page.press("\ue00c")
+    page.until("return document.getElementById('panel').hidden")
+    assert page.run("return document.getElementById('layer').value") == ""
+    assert page.run(PINNED) == []
+
+
+def test_the_keyboard_reads_and_pins(page: Browser, opened: Opened) -> None:
+    page.run("document.getElementById('map-plot').focus()")
+    right, down, enter, end, escape = "\ue014", "\ue015", "\ue007", "\ue010", "\ue00c"
+    page.press(right, right, down)
+    assert page.text("#map-readout").startswith(f"{opened.layers[1]} ")
+    page.press(enter)
+    assert page.text("#panel-title") == "Layer 0"
+    page.press(enter)
+    assert page.run("return document.getElementById('panel').hidden")
+    page.press(end, " ")
+    assert page.text("#panel-title") == opened.layers[-1]
+    page.press(escape)
+    assert page.run("return document.getElementById('panel').hidden")
+    outline = page.run("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid", "where the focus is must be seen"
+
+
+def test_a_resting_pointer_does_not_speak_over_the_keys(page: Browser) -> None:
+    column, row = place(page, "L3", "linear")
+    page.point(column, row)
+    page.until("return document.getElementById('map-readout').textContent.startsWith('L3 linear')")
+    page.run("document.getElementById('map-plot').focus()")
+    page.press("\ue014", "\ue007")
+    page.run("return new Promise(done => setTimeout(done, 200))")
+    assert page.text("#map-readout").startswith("embed ")
+    assert page.run("return getComputedStyle(document.querySelector('#map-plot .hoverlayer')).display") == "none"
+    page.point(column + 1, row)
+    page.until("return document.getElementById('map-readout').textContent.startsWith('L4 linear')")
+
+
+def test_the_select_box_and_the_buttons_pin_too(page: Browser, opened: Opened) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    Select(page.driver.find_element("id", "layer")).select_by_visible_text("L1")
+    assert page.text("#panel-title") == "Layer 1"
+    page.driver.find_element("id", "panel-after").click()
+    assert page.text("#panel-title") == "Layer 2"
+    page.driver.find_element("id", "panel-before").click()
+    page.driver.find_element("id", "panel-before").click()
+    assert page.text("#panel-title") == "Layer 0"
+    page.driver.find_element("id", "panel-close").click()
+    assert page.run("return document.getElementById('panel').hidden")
+    assert page.run("return document.activeElement.id") == "map-plot"
+
+
+# --- sizes, themes, paper ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_width_needs_sideways_scrolling(browser: Browser, opened: Opened, width: int, dark: bool) -> None:
+    browser.open(opened.file, width=width, height=844, dark=dark)
+    for column in (None, 3):
+        browser.run(
+            "noisescope.map.pin(arguments[0]); document.querySelectorAll('details').forEach(d => d.open = true)", column
+        )
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+        wide = browser.run(
+            "return [...document.querySelectorAll('main .plot')].filter("
+            "e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.id)"
+        )
+        assert wide == []
+    assert browser.complaints() == []
+    assert browser.requests() == []
+
+
+def test_contents_fold_on_a_phone(browser: Browser, opened: Opened) -> None:
+    browser.open(opened.file, width=390, height=844)
+    assert not browser.text("#toc-list")
+    browser.driver.find_element("id", "toc-toggle").click()
+    assert "Windows of layers" in browser.text("#toc-list")
+    browser.driver.find_element("css selector", "#toc-list a[href='#windows']").click()
+    assert not browser.text("#toc-list")
+    assert browser.run("return document.getElementById('windows').getBoundingClientRect().top") < 400
+
+
+CONTRAST = """
+const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const behind = (element) => {
+  for (; element; element = element.parentElement) {
+    const colour = parts(getComputedStyle(element).backgroundColor);
+    if (colour.length < 4 || colour[3] === 1) return colour;
+  }
+};
+const poor = {};
+for (const element of document.querySelectorAll("body *")) {
+  if (element.closest("svg") || !element.checkVisibility()) continue;
+  if (![...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())) continue;
+  const [a, b] = [light(parts(getComputedStyle(element).color)), light(behind(element))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) poor[`${element.tagName}.${element.className}`] = ratio;
+}
+return poor;
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out_in_both_themes(browser: Browser, opened: Opened, dark: bool) -> None:
+    """WCAG AA: 4.5 to 1 for every text there is."""
+    browser.open(opened.file, dark=dark)
+    browser.run("noisescope.map.pin(2)")
+    assert browser.run(CONTRAST) == {}
+
+
+def test_the_theme_follows_the_system_and_can_be_switched(browser: Browser, opened: Opened) -> None:
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    ink = "return getComputedStyle(document.querySelector('#map-plot .ytick text')).fill"
+    browser.open(opened.file, dark=False)
+    light = browser.run(paper), browser.run(ink)
+    browser.driver.find_element("id", "theme").click()
+    dark = browser.run(paper), browser.run(ink)
+    assert all(before != after for before, after in zip(light, dark, strict=True))
+    browser.open(opened.file, dark=True)
+    assert (browser.run(paper), browser.run(ink)) == dark
+    browser.driver.find_element("id", "theme").click()
+    assert (browser.run(paper), browser.run(ink)) == light
+
+
+def test_paper_is_light_and_whole(browser: Browser, opened: Opened) -> None:
+    browser.open(opened.file, dark=True)
+    seen = "document.querySelector('#map-plot .ytick text')"
+    browser.run(
+        f"addEventListener('beforeprint', () => {{ window.printed = [getComputedStyle({seen}).fill,"
+        " Math.max(...[...document.querySelectorAll('.main-svg')].map(e => e.getBoundingClientRect().width))] })"
+    )
+    before = browser.run(f"return getComputedStyle({seen}).fill")
+    assert browser.command("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, printBackground=True)["data"]
+    ink, widest = browser.run("return printed")
+    assert ink == "rgb(21, 24, 27)"
+    assert widest <= 670, "A4 between its margins"
+    assert browser.until(f"return getComputedStyle({seen}).fill") == before
+    assert browser.complaints() == []
+
+
+def test_a_command_is_copied(browser: Browser, opened: Opened, tmp_path: Path) -> None:
+    sections = {**opened.report.sections, "next_steps": [{"command": "noisescope diagnose x", "why": "closer"}]}
+    file = tmp_path / "report.html"
+    file.write_text(Report(sections).to_html(), encoding="utf-8")
+    browser.open(file)
+    browser.run("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    button = browser.driver.find_element("css selector", "#next_steps .copy")
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+    assert browser.until("return window.copied") == "noisescope diagnose x"
+    assert button.text == "copied"

@@ -1,0 +1,216 @@
+"""P23. A report is inert: whatever a stranger wrote into a name, the page shows it as text and does nothing else."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import noisescope as ns
+from chromium import Browser, chromium
+from hostile_strings import HOSTILE, harmless, poisoned
+from noisescope.report import html
+from noisescope.report.figures import visible
+from noisescope.report.html import render_html
+from noisescope.report.notebook import render_summary
+from page_outline import Page
+from trained import fixture
+
+Sections = dict[str, Any]
+
+QUICK, IN_BROWSER = HOSTILE[::3], (HOSTILE[2], HOSTILE[1], HOSTILE[36], HOSTILE[43])
+OWN = {"class", "id", "href", "http-equiv", "content", "scope", "for", "type", "value", "name", "rel", "role", "style"}
+"""attributes whose values are ours alone"""
+
+
+@pytest.fixture(scope="module")
+def sections() -> Sections:
+    model, tokenizer = fixture("llama")
+    return dict(ns.diagnose(model, None, tokenizer=tokenizer, n_samples=8, max_length=12, name="a llama").sections)
+
+
+@pytest.fixture
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its script is the same in every page, and long."""
+    monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
+
+
+def check_inert(sections: Sections, text: str) -> None:
+    """The page with this text in it has the elements, attributes and addresses of one with a harmless text."""
+    page, plain = (Page.read(render_html(poisoned(sections, name))) for name in (text, harmless(text)))
+    assert page.outline == plain.outline
+    assert [part.text for part in page.all("script")[1:]] == [part.text for part in plain.all("script")[1:]]
+    for one, other in zip(page.elements, plain.elements, strict=True):
+        assert all(one.attributes[name] == other.attributes[name] for name in OWN & set(one.attributes)), one
+    assert page.source.count("\n") == plain.source.count("\n")
+    shown = re.sub(r"\s+", " ", visible(text)).strip()
+    assert page.text.count(shown) >= 30
+    assert page.one("h1").text == visible(text)
+    assert_same_shape(page.data, plain.data)
+    json.dumps(page.data, allow_nan=False)
+    page.source.encode()
+    notebook, plain = (Page.read(render_summary(poisoned(sections, name))) for name in (text, harmless(text)))
+    assert notebook.outline == plain.outline
+    assert shown in re.sub(r"\s+", " ", notebook.all("p")[0].text)
+
+
+def assert_same_shape(one: Any, other: Any) -> None:
+    """Two values that differ in texts only."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, list):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same_shape(left, right)
+
+
+def test_there_are_sixty() -> None:
+    assert len(set(HOSTILE)) == len(HOSTILE) == 60
+    assert len(QUICK) == 20
+
+
+@pytest.mark.usefixtures("without_plotly")
+@pytest.mark.parametrize("text", QUICK, ids=lambda text: str(HOSTILE.index(text)))
+def test_hostile_strings_are_text(sections: Sections, text: str) -> None:
+    check_inert(sections, text)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_plotly")
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: str(HOSTILE.index(text)))
+def test_all_hostile_strings_are_text(sections: Sections, text: str) -> None:
+    check_inert(sections, text)
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+USE = """
+[noisescope.map.layers.length - 1, 0, 3].forEach(noisescope.map.pin);
+for (const [id, curve] of [["map-plot", 0], ["operators-kl-plot", 0], ["windows-plot", 0]]) {
+  Plotly.Fx.hover(document.getElementById(id), [{ curveNumber: curve, pointNumber: id === "map-plot" ? [0, 3] : 0 }]);
+}
+document.querySelectorAll(".copy, #theme").forEach((button) => button.click());
+const kind = (element) => [element.tagName, ...element.getAttributeNames().sort()].join(" ");
+const kinds = new Set([...document.querySelectorAll("*")].map(kind));
+const scripts = document.querySelectorAll("script").length;
+return [[...kinds].sort(), window.canary ?? null, scripts, document.querySelector("h1").textContent];
+"""
+
+
+def used(browser: Browser, file: Path, sections: Sections, text: str) -> tuple[Any, ...]:
+    """Every panel opened, plots hovered, buttons pressed: kinds of elements, the canary, scripts and the title."""
+    file.write_text(render_html(poisoned(sections, text)), encoding="utf-8")
+    browser.open(file)
+    found = browser.run(USE)
+    assert browser.complaints() == []
+    assert browser.requests() == []
+    return tuple(found)
+
+
+def check_inert_when_used(browser: Browser, tmp_path: Path, sections: Sections, text: str) -> None:
+    kinds, canary, scripts, title = used(browser, tmp_path / "hostile.html", sections, text)
+    expected, _, expected_scripts, _ = used(browser, tmp_path / "harmless.html", sections, harmless(text))
+    assert canary is None
+    assert kinds == expected
+    assert scripts == expected_scripts
+    assert title == visible(text)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("text", IN_BROWSER, ids=lambda text: str(HOSTILE.index(text)))
+def test_hostile_strings_stay_text_when_the_page_is_used(
+    browser: Browser, tmp_path: Path, sections: Sections, text: str
+) -> None:
+    check_inert_when_used(browser, tmp_path, sections, text)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: str(HOSTILE.index(text)))
+def test_all_hostile_strings_stay_text_when_the_page_is_used(
+    browser: Browser, tmp_path: Path, sections: Sections, text: str
+) -> None:
+    check_inert_when_used(browser, tmp_path, sections, text)
+
+
+# --- the checks can fail ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_mutant_templates_that_do_not_escape(sections: Sections, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html.environment(), "autoescape", False)
+    html.environment().cache.clear()
+    with pytest.raises(AssertionError, match="img"):
+        check_inert(sections, HOSTILE[2])
+    html.environment().cache.clear()
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_mutant_json_that_ends_its_element(sections: Sections, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "json_block", json.dumps)
+    with pytest.raises(AssertionError, match="script"):
+        check_inert(sections, HOSTILE[1])
+
+
+def rewrite(monkeypatch: pytest.MonkeyPatch, script: str, old: str, new: str) -> None:
+    """A script of the page with one line changed."""
+    read = html._asset
+
+    def changed(name: str) -> str:
+        text = read(name)
+        assert name != script or old in text
+        return text.replace(old, new) if name == script else text
+
+    monkeypatch.setattr(html, "_asset", changed)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("script", "old", "new", "said"),
+    [
+        ("panel.js", "made.textContent = text", "made.innerHTML = text", "'B' != 'BODY'"),
+        ("plots.js", 'text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;")', "text", "style"),
+    ],
+    ids=["innerHTML", "labels that plotly reads"],
+)
+def test_mutant_scripts_that_read_names_as_markup(
+    browser: Browser,
+    tmp_path: Path,
+    sections: Sections,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    old: str,
+    new: str,
+    said: str,
+) -> None:
+    rewrite(monkeypatch, script, old, new)
+    with pytest.raises(AssertionError, match=said):
+        check_inert_when_used(browser, tmp_path, sections, HOSTILE[36])
+
+
+@pytest.mark.browser
+def test_mutant_page_without_a_policy_and_without_escaping_runs_the_canary(
+    browser: Browser, tmp_path: Path, sections: Sections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary sings if it can: without this, its silence would say nothing."""
+    monkeypatch.setattr(html.environment(), "autoescape", False)
+    monkeypatch.setattr(html, "content_security_policy", lambda *_: "img-src data:")
+    html.environment().cache.clear()
+    file = tmp_path / "page.html"
+    file.write_text(render_html(poisoned(sections, HOSTILE[0])), encoding="utf-8")
+    html.environment().cache.clear()
+    browser.open(file)
+    assert browser.run("return window.canary") == 1
+    browser.complaints()
+    browser.requests()
