@@ -111,7 +111,10 @@ def check(case: Case, found: Answer) -> None:
         assert line.startswith("noisescope: "), f"{case.name}: said {line}"
         assert case.file in line or (case.kind.whole and "model" in line), f"{case.name}: names no file: {line}"
         assert len(line) < 1000, f"{case.name}: a line of {len(line)}"
-        if re.search(r"not valid|not UTF-8|not text|binary data|Expecting|codec", line) and "recursion" not in line:
+        if (
+            re.search(r"not valid (JSON|YAML)|not UTF-8|not text|binary data|Expecting|codec", line)
+            and "recursion" not in line
+        ):
             assert POSITION.search(line), f"{case.name}: no position: {line}"
 
 
