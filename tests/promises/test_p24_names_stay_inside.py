@@ -146,11 +146,19 @@ def test_values_that_are_put_on_disk_have_numbers_for_names(tmp_path: Path) -> N
     spill.close()
 
 
-def test_the_temporary_name_of_a_file_stays_beside_it(tmp_path: Path) -> None:
-    for name in ("..x", "...", "x" * 250, "\udce9", "$(touch x)"):
-        temporary = store._sibling(tmp_path / name)
-        assert temporary.parent == tmp_path
-        assert temporary.name not in (".", "..")
+@pytest.mark.parametrize("name", ["..x", "...", "x" * 250, "\udce9", "$(touch x)"], ids=ascii)
+def test_a_file_is_written_beside_itself_first(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[Path] = []
+    real = os.replace
+
+    def watched(source: Path, target: Path) -> None:
+        moved.append(Path(source))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    store.atomic_write(tmp_path / name, b"x")
+    assert [place.parent for place in moved] == [tmp_path]
+    assert os.listdir(tmp_path) == [name]
 
 
 # --- able to fail -----------------------------------------------------------------------------------------------
