@@ -43,4 +43,10 @@ def environment(model: Any) -> dict[str, Any]:
         "device": parameter.device.type,
         "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
         "parameters": sum(p.numel() for p in model.parameters()),
+        "remote_code": any(_is_remote(part) for part in (model, getattr(model, "config", None))),
     }
+
+
+def _is_remote(part: object) -> bool:
+    """Whether its class came with the model; transformers puts such code into a package of its own."""
+    return type(part).__module__.partition(".")[0] == "transformers_modules"

@@ -15,7 +15,9 @@ def fingerprint_model(model: "nn.Module") -> str:
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with ThreadPoolExecutor() as pool:  # hashing leaves the interpreter to others
         parts = pool.map(_of_tensor, tensors.values())
-        return _digest(f"{name} {part}".encode() for name, part in zip(tensors, parts, strict=True))
+        return _digest(
+            f"{name} {part}".encode("utf-8", "surrogatepass") for name, part in zip(tensors, parts, strict=True)
+        )
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> str | None:
@@ -24,7 +26,7 @@ def fingerprint_tokenizer(tokenizer: Any) -> str | None:
         return None
     rules = getattr(tokenizer, "backend_tokenizer", None)
     words = rules.to_str() if rules is not None else repr(sorted(tokenizer.get_vocab().items()))
-    return _digest([words.encode(), repr(getattr(tokenizer, "chat_template", None)).encode()])
+    return _digest([words.encode("utf-8", "surrogatepass"), repr(getattr(tokenizer, "chat_template", None)).encode()])
 
 
 def _of_tensor(tensor: "Tensor") -> str:

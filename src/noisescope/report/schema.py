@@ -206,11 +206,17 @@ _SECTIONS: Mapping[str, Shape] = {
         observer=Either(Record(bit_identical=TRUTH, steps_difference=NUMBER), nothing=True),
     ),
     "environment": Record(
-        {"parameters": NUMBER, "dtype": TEXT, "device": TEXT, "attention": Either(TEXT, nothing=True)}
+        {
+            "parameters": NUMBER,
+            "dtype": TEXT,
+            "device": TEXT,
+            "attention": Either(TEXT, nothing=True),
+            "remote_code": TRUTH,
+        }
     ),
     "cost": Record(forward_pass_equivalents=NUMBER, by_stage=Table(NUMBER)),
     "config": Record(
-        {"level": TEXT, "error_type": TEXT},
+        {"level": TEXT, "error_type": TEXT, "layer_noise_scale": Either(NUMBER, nothing=True)},
         model=TEXT,
         data=Record(name=TEXT, task=TEXT, rows=NUMBER, predicted_tokens=NUMBER, longest_row=NUMBER, fingerprint=TEXT),
         noise_scale=NUMBER,
