@@ -149,18 +149,20 @@ def _tables(pages: Pages, sections: Section) -> None:
         pages.table(("place", "critical noise scale", "risk", "how"), lines, (3, 3, 3, 3))
     if readings := list(_readings(sections)):
         pages.heading("Thresholds and where they come from")
-        pages.table(("metric", "reading", "origin"), readings, (2.4, 5, 3))
+        for line in readings:
+            pages.paragraph(line, size=8)
     for name, title in _FACTS.items():
         if facts := list(_flat(part(sections, name))):
             pages.heading(title)
             pages.table(("what", "value"), facts, (1, 2))
 
 
-def _readings(sections: Section) -> Iterator[tuple[str, ...]]:
+def _readings(sections: Section) -> Iterator[str]:
+    """Metrics that have thresholds: formula, bands, and whose they are."""
     for name, row in part(sections, "readings").items():
         bands = row.get("bands") if isinstance(row, Mapping) else None
-        if isinstance(bands, (list, tuple)):
-            yield name, ", ".join(map(str, bands)), str(row.get("source", ""))
+        if isinstance(bands, (list, tuple)) and bands:
+            yield f"{name} = {row.get('formula', '')}: {', '.join(map(str, bands))}. {row.get('source', '')}"
 
 
 def _flat(table: Section, before: str = "") -> Iterator[tuple[str, str]]:

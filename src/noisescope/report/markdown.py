@@ -129,13 +129,15 @@ def _channels(sections: Section) -> str:
 
 
 def _advice(sections: Section) -> str:
-    lines = []
+    lines: list[str] = []
+    given = {""}
     for row in advice(sections)[: 2 * SHOWN]:
         lines.append(
             f"- **{prose(row.priority)}** {code(row.component)}: {prose(row.action)} ({prose(row.issue)})."
             f" <sub>{prose(row.evidence)}</sub>"
         )
-        lines += ["", fence(row.command, indent="  "), ""] if row.command else []
+        lines += ["", fence(row.command, indent="  "), ""] if row.command not in given else []
+        given.add(row.command)
     return "\n".join(["### What to do", "", *lines]).rstrip() if lines else ""
 
 

@@ -74,7 +74,7 @@ def _panels(figure: "Figure", sections: Section) -> None:
     titles = {
         (0.03, 0.798): "Where noise hurts: layer by operator (dots: checked by injection)",
         (0.03, 0.38): "Windows of layers, 95% intervals",
-        (0.545, 0.38): "Operators, everywhere at once, 95% intervals",
+        (0.545, 0.38): "Operators in all layers, 95% intervals (colour: severity)",
     }
     for (left, bottom), title in titles.items():
         figure.text(left, bottom, title, size=10.5, weight="bold")

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import noisescope as ns
-from noisescope import store
 from noisescope.cli import main
 from noisescope.report import Report
 from trained import fixture
@@ -198,9 +197,9 @@ def test_a_file_where_a_directory_should_be_and_the_other_way_round(home: Path, 
 
 
 def test_a_target_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(path: Path, data: bytes) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    def denied(source: Path, target: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(target))
 
-    monkeypatch.setattr(store, "_write_new", denied)
+    monkeypatch.setattr(os, "replace", denied)
     refused(5, "report.md: Permission denied; choose a directory you may write to", home, "--format", "md")
     assert names(home) == ["report.json"]
