@@ -204,7 +204,7 @@ def _pairs(sections: Sections) -> list[dict[str, Any]]:
             "name": visible(f"{label(cell['layer'])} {cell['operator']}"),
             "predicted": _ends(cell["predicted"]),
             "measured": _ends(cell["measured"]),
-            "text": f"predicted {figure(cell['predicted'])}, measured {figure(cell['measured'])}",
+            "told": [f"predicted {figure(cell['predicted'])}", f"measured {figure(cell['measured'])}"],
             "disagrees": bool(cell.get("disagrees")),
         }
         for cell in sections["map"].get("cells", ())

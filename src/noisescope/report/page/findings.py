@@ -178,7 +178,7 @@ def _threshold(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _scale(value: Any) -> str:
     known = number_or_none(value)
-    return f"> {LARGEST_SCALE:g}" if known is None or known > LARGEST_SCALE else number(known)
+    return f"> {LARGEST_SCALE:g}" if known is None or known > LARGEST_SCALE else f"{known:.3g}"
 
 
 def _threshold_rank(row: Mapping[str, Any]) -> tuple[bool, float]:

@@ -34,10 +34,12 @@
     toggle.hidden = false;
     toggle.addEventListener("click", () => open(toggle.getAttribute("aria-expanded") !== "true"));
     links.forEach((link) => link.addEventListener("click", () => open(false)));
+    const top = (link) => byId(link.hash.slice(1)).getBoundingClientRect().top;
     const mark = () => {
-      const passed = links.filter((link) => byId(link.hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.3);
-      const current = scrollY + innerHeight >= root.scrollHeight - 2 ? links[links.length - 1] : passed[passed.length - 1];
-      links.forEach((link) => (link === current ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
+      const atTheEnd = scrollY + innerHeight >= root.scrollHeight - 2;
+      const current = links.filter((link) => atTheEnd || top(link) < innerHeight * 0.3).pop();
+      links.forEach((link) => link.removeAttribute("aria-current"));
+      if (current) current.setAttribute("aria-current", "true");
     };
     addEventListener("scroll", () => requestAnimationFrame(mark), { passive: true });
     mark();
@@ -54,8 +56,9 @@
       };
       button.hidden = false;
       button.addEventListener("click", () => {
-        const copied = navigator.clipboard ? navigator.clipboard.writeText(code.textContent) : Promise.reject(new Error("no clipboard"));
-        copied.then(() => say("copied"), () => { select(code); say("selected"); });
+        const byHand = () => { select(code); say("selected"); };
+        if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(() => say("copied"), byHand);
+        else byHand();
       });
     });
   };
@@ -92,6 +95,7 @@
     noisescope.map.start();
     noisescope.panel.start();
   }
+  noisescope.windows.start();
   noisescope.charts.start();
   startContents();
   startCopying();

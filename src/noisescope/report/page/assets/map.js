@@ -2,7 +2,7 @@
 "use strict";
 
 noisescope.map = (() => {
-  const { data, plain, colour, scale, isDark, axis, frame, draw, decades } = noisescope;
+  const { data, plain, colour, scale, isDark, axis, frame, label, draw, decades, short } = noisescope;
   const { layers, operators, cells } = data.map;
   const CELL_HEIGHT = 27;
   const NARROWEST = 8;
@@ -10,7 +10,6 @@ noisescope.map = (() => {
   const state = { pinned: null, cursor: null };
   const listeners = [];
   const at = new Map(cells.map((cell) => [`${cell.column},${cell.row}`, cell]));
-  const short = (name) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
   const cellAt = (column, row) => at.get(`${column},${row}`);
 
   const logs = cells.map((cell) => cell.log_kl).filter((value) => value !== null);
@@ -61,18 +60,33 @@ noisescope.map = (() => {
     tickfont: { color: colour("soft"), size: 12 },
     thickness: 12,
     outlinewidth: 0,
-    ...(narrow ? { orientation: "h", y: -72 / (CELL_HEIGHT * operators.length), yanchor: "top", len: 1, xpad: 0, ypad: 0 } : { len: 1, lenmode: "fraction", xpad: 14, ypad: 0 }),
+    len: 1,
+    ypad: 0,
+    xpad: narrow ? 0 : 14,
+    ...(narrow ? { orientation: "h", y: -72 / (CELL_HEIGHT * operators.length), yanchor: "top" } : {}),
   });
 
-  const outline = (x0, x1, y0, y1, line) => ({ type: "rect", xref: "x", yref: "y", x0, x1, y0, y1, line, layer: "above", fillcolor: "rgba(0,0,0,0)" });
+  const outline = (column, [first, last], line) => ({
+    type: "rect",
+    layer: "above",
+    fillcolor: "rgba(0,0,0,0)",
+    x0: column - 0.5,
+    x1: column + 0.5,
+    y0: first - 0.5,
+    y1: last + 0.5,
+    line,
+  });
 
   /* With a rim of paper, to be seen on weak and on strong cells. */
-  const rimmed = (x0, x1, y0, y1, line) => [outline(x0, x1, y0, y1, { color: colour("paper"), width: line.width + 3 }), outline(x0, x1, y0, y1, line)];
+  const rimmed = (column, rows, name, width) => [
+    outline(column, rows, { color: colour("paper"), width: width + 3 }),
+    outline(column, rows, { color: colour(name), width }),
+  ];
 
   const shapes = () => {
     const { pinned, cursor } = state;
-    const column = pinned === null ? [] : rimmed(pinned - 0.5, pinned + 0.5, -0.5, operators.length - 0.5, { color: colour("accent"), width: 3 });
-    const cell = cursor ? rimmed(cursor.column - 0.5, cursor.column + 0.5, cursor.row - 0.5, cursor.row + 0.5, { color: colour("ink"), width: 2 }) : [];
+    const column = pinned === null ? [] : rimmed(pinned, [0, operators.length - 1], "accent", 3);
+    const cell = cursor ? rimmed(cursor.column, [cursor.row, cursor.row], "ink", 2) : [];
     return [...column, ...cell];
   };
 
@@ -80,16 +94,19 @@ noisescope.map = (() => {
 
   const ticks = (room) => {
     const step = [1, 2, 5, 10, 20, 50, 100].find((size) => size * room >= 19) || 200;
-    const shown = layers.map((_, column) => column).filter((column) => isBlock(layers[column]) && Number(layers[column].slice(1)) % step === 0);
+    const numbered = (name) => isBlock(name) && Number(name.slice(1)) % step === 0;
+    const shown = [...layers.keys()].filter((column) => numbered(layers[column]));
     return { tickvals: shown, ticktext: shown.map((column) => layers[column].slice(1)) };
   };
 
   /* embed, final_norm and head have long names for one column: they stand on the slant, the last one on top. */
+  const ON_TOP = { y: 1, yanchor: "bottom", xshift: 10, textangle: 0 };
+  const SLANTED = { y: 0, yanchor: "top", xshift: 6, yshift: -4, textangle: -45 };
+
   const outerNames = () => layers.flatMap((name, column) => {
     if (isBlock(name)) return [];
-    const above = column === layers.length - 1;
-    const place = above ? { y: 1, yanchor: "bottom", xshift: 10, textangle: 0 } : { y: 0, yanchor: "top", xshift: 6, yshift: -4, textangle: -45 };
-    return [{ x: column, xref: "x", yref: "paper", xanchor: "right", text: plain(short(name)), showarrow: false, font: { color: colour("soft"), size: 12 }, ...place }];
+    const place = column === layers.length - 1 ? ON_TOP : SLANTED;
+    return [label(name, { x: column, yref: "paper", xanchor: "right", ...place })];
   });
 
   const build = (available) => {
@@ -152,9 +169,11 @@ noisescope.map = (() => {
     const { column, row } = state.cursor || { column: state.pinned ?? 0, row: 0 };
     const inside = (value, count) => Math.min(Math.max(value, 0), count - 1);
     document.getElementById("map-plot").classList.add("by-key");
-    state.cursor = state.cursor ? { column: inside(column + across, layers.length), row: inside(row + down, operators.length) } : { column, row };
+    state.cursor = state.cursor
+      ? { column: inside(column + across, layers.length), row: inside(row + down, operators.length) }
+      : { column, row };
     const cell = cellAt(state.cursor.column, state.cursor.row);
-    show(cell ? sentence(cell) : `${layers[state.cursor.column]} ${operators[state.cursor.row]}: no such operator there`);
+    show(cell ? sentence(cell) : `${nameOf(state.cursor)}: no such operator there`);
     Plotly.relayout("map-plot", { shapes: shapes() });
   };
 

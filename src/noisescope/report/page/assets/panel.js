@@ -1,4 +1,4 @@
-/* The panel of a pinned layer: its operators, its modules' outlier channels, the channels where its sensitivity lies. */
+/* The panel of a pinned layer: its operators, the outlier channels of its modules, where its sensitivity lies. */
 "use strict";
 
 noisescope.panel = (() => {
@@ -29,7 +29,13 @@ noisescope.panel = (() => {
     return at < 0 ? [text] : [text.slice(0, at + 1), element("span", text.slice(at + 1), { class: "interval" })];
   };
 
-  const INSIDE = { text: (text) => [text], run: (text) => [text], figure, name: (text) => [element("code", text)], word: (text) => [word(text)] };
+  const INSIDE = {
+    text: (text) => [text],
+    run: (text) => [text],
+    figure,
+    name: (text) => [element("code", text)],
+    word: (text) => [word(text)],
+  };
 
   const cell = (text, kind, first, span) => {
     const made = first ? element("th", "", { scope: "row" }) : element("td");
@@ -44,7 +50,8 @@ noisescope.panel = (() => {
   }));
 
   const table = ({ caption, columns, rows }) => {
-    const head = within(element("tr"), ...columns.map(([label, kind]) => element("th", label, { scope: "col", class: kind })));
+    const headings = columns.map(([label, kind]) => element("th", label, { scope: "col", class: kind }));
+    const head = within(element("tr"), ...headings);
     const made = within(
       element("table"),
       element("caption", caption),
@@ -54,7 +61,9 @@ noisescope.panel = (() => {
     return within(element("div", "", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }), made);
   };
 
-  const facts = (pairs) => within(element("dl", "", { class: "facts stacked" }), ...pairs.map(([name, value]) => within(element("div"), element("dt", name), element("dd", value))));
+  const fact = ([name, value]) => within(element("div"), element("dt", name), element("dd", value));
+
+  const facts = (pairs) => within(element("dl", "", { class: "facts stacked" }), ...pairs.map(fact));
 
   const show = (column) => {
     byId("panel").hidden = column === null;
@@ -72,7 +81,7 @@ noisescope.panel = (() => {
 
   const start = () => {
     map.onPin(show);
-    byId("layer").addEventListener("change", (event) => map.pin(event.target.value === "" ? null : Number(event.target.value)));
+    byId("layer").addEventListener("change", ({ target: { value } }) => map.pin(value === "" ? null : Number(value)));
     byId("panel-before").addEventListener("click", () => map.pin(map.state.pinned - 1));
     byId("panel-after").addEventListener("click", () => map.pin(map.state.pinned + 1));
     byId("panel-close").addEventListener("click", () => {

@@ -1,4 +1,4 @@
-/* What the plots share: the data of the page, colours of the theme, and drawing again when theme, width or paper change. */
+/* What the plots share: the data, the colours of the theme, and drawing again when theme, width or paper change. */
 "use strict";
 
 const noisescope = (() => {
@@ -7,13 +7,17 @@ const noisescope = (() => {
   probe.hidden = true;
 
   /* Perceptually uniform and safe for the colour-blind (magma); strong means fragile on paper and on a dark screen. */
-  const MAGMA = ["#000004", "#180f3d", "#440f76", "#721f81", "#9e2f7f", "#cd4071", "#f1605d", "#fd9668", "#feca8d", "#fcfdbf"];
+  const MAGMA = [
+    "#000004", "#180f3d", "#440f76", "#721f81", "#9e2f7f", "#cd4071", "#f1605d", "#fd9668", "#feca8d", "#fcfdbf",
+  ];
   const PRINTED_WIDTH = 660;
 
   const plots = [];
   let printing = false;
 
   /* Plotly reads a few tags and entities in its labels; names are to be read as they are. */
+  const short = (name) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
+
   const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
   const colour = (name) => {
@@ -66,6 +70,38 @@ const noisescope = (() => {
     ...more,
   });
 
+  /* --- pieces of plots --- */
+
+  const dots = (more) => ({ type: "scatter", mode: "markers", hoverinfo: "text", cliponaxis: false, ...more });
+
+  const reach = (from, to) => (from === null || to === null ? 0 : Math.max(to - from, 0));
+
+  const whiskers = (ends) => ({
+    type: "data",
+    symmetric: false,
+    array: ends.map(([value, , high]) => reach(value, high)),
+    arrayminus: ends.map(([value, low]) => reach(low, value)),
+    thickness: 1.25,
+    width: 0,
+    color: colour("soft"),
+  });
+
+  const line = (more) => ({
+    type: "line",
+    layer: "below",
+    line: { color: colour("soft"), width: 1, dash: "dot" },
+    ...more,
+  });
+
+  const label = (name, more) => ({
+    text: plain(short(name)),
+    showarrow: false,
+    font: { color: colour("soft"), size: 12 },
+    ...more,
+  });
+
+  /* --- drawing --- */
+
   const CONFIG = { displayModeBar: false, displaylogo: false, doubleClick: false, scrollZoom: false, showTips: false };
 
   const isHalf = (element) => element.parentElement.classList.contains("pair");
@@ -96,5 +132,8 @@ const noisescope = (() => {
     redraw();
   };
 
-  return { data, plain, colour, scale, isDark, axis, frame, decades, draw, redraw, setPrinting };
+  return {
+    data, short, plain, colour, scale, isDark, axis, frame, decades, dots, whiskers, line, label,
+    draw, redraw, setPrinting,
+  };
 })();
