@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..measure.readings import read
-from .channel_report import ChannelReport
+from .channel_report import ChannelReport, ModuleChannels
 from .commands import Commands
 from .rows import Row
 
@@ -123,6 +123,7 @@ def _for_channels(channels: ChannelReport | None, commands: Commands) -> list[tu
         )
         evidence = (
             f"{len(module.outliers)} of {module.total_channels} channels above {channels.threshold:g}x the median"
+            f"{_by_single_tokens(module)}"
         )
         issue = f"outlier channels up to {ratio:.0f}x"
         found.append((ratio, _advice(priority, path, issue, action, evidence, command)))
@@ -133,6 +134,12 @@ def _for_channels(channels: ChannelReport | None, commands: Commands) -> list[tu
     issue = "activations have outlier channels"
     found.append((0.0, _advice("LOW", "quantisation", issue, f"choose by format: {fits}", evidence, command)))
     return found
+
+
+def _by_single_tokens(module: ModuleChannels) -> str:
+    """Scaling channels does little for what a single token of a sequence does."""
+    massive = sum(outlier.kind == "massive" for outlier in module.outliers)
+    return f", {massive} of them by single tokens, for which scaling a channel does little" if massive else ""
 
 
 def _reading(row: Row) -> str:

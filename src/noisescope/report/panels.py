@@ -47,7 +47,7 @@ def draw_map(axes: "Axes", bar: "Axes", sections: Section) -> None:
         grid[rows[cell["operator"]], columns[cell["layer"]]] = value
     most = np.nanmax(grid)
     norm = LogNorm(max(np.nanmin(grid), most / _RANGE), most * (1 + 1e-9), clip=True)
-    image = axes.imshow(grid, norm=norm, cmap="viridis", aspect="auto", interpolation="nearest")
+    image = axes.imshow(grid, norm=norm, cmap="magma_r", aspect="auto", interpolation="nearest")
     _mark_checked(axes, cells, columns, rows)
     _name_columns(axes, columns)
     _ticks(axes.yaxis, list(rows), most=40)
