@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .noise import make_noise as make_noise
     from .report import Report as Report
     from .specs import DiagnosisSpec as DiagnosisSpec
+    from .store import Journal as Journal
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ _HOMES = {
     "DiagnosisSpec": "specs",
     "Injection": "injection",
     "IntegratedDiagnostic": "documented",
+    "Journal": "store",
     "MetricsDashboard": "documented",
     "NoisescopeError": "errors",
     "RelativeBias": "noise",

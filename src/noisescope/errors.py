@@ -11,9 +11,11 @@
     ├── StoreError             5   a file that cannot be written, or is in use
     ├── MissingExtra           6   an optional dependency that is not installed
     ├── BudgetExceeded         2   a capture that would not fit its memory budget (also an InputError)
+    ├── Interrupted          130   a run that a person or the system stopped
     └── ExitOrder              1   an injection closed in the wrong order, or before the backward pass that needs it
 
-A message is one line: what, where, got, expected, fix.
+A message is one line: what, where, got, expected, fix. An InputError may carry several, one for each thing that is
+wrong, so that a person can put all of it right at once.
 """
 
 __all__ = [
@@ -23,17 +25,22 @@ __all__ = [
     "ExitOrder",
     "HiddenOperator",
     "InputError",
+    "Interrupted",
     "MissingExtra",
     "ModelError",
     "NoisescopeError",
     "NonFinite",
     "NothingMatched",
     "StoreError",
+    "printable",
+    "quoted",
     "unknown_name",
 ]
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_LONGEST_QUOTE = 80
 
 
 class NoisescopeError(Exception):
@@ -41,11 +48,24 @@ class NoisescopeError(Exception):
 
     exit_code = 1
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong, one line each."""
+        return (str(self),)
+
 
 class InputError(NoisescopeError, ValueError):
-    """A value, name or file that cannot be meant."""
+    """A value, name or file that cannot be meant; `InputError(*problems)` where there are several of them."""
 
     exit_code = 2
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong, one line each."""
+        return tuple(map(str, self.args))
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
 
 
 class NothingMatched(NoisescopeError, LookupError):
@@ -88,12 +108,34 @@ class MissingExtra(NoisescopeError):
     exit_code = 6
 
 
+class Interrupted(NoisescopeError):
+    """A run that Ctrl-C or SIGTERM stopped; the message says how to go on."""
+
+    exit_code = 130
+
+
 class BudgetExceeded(InputError):
     """A capture that would not fit its memory budget; raised before the forward pass."""
 
 
 class ExitOrder(NoisescopeError):
     """An injection closed in another order than it was opened, or before the backward pass that needs it."""
+
+
+def quoted(value: object) -> str:
+    """A value as a message shows it: text in double quotes, short, and with nothing in it that a terminal obeys.
+
+    >>> print(quoted("three"), quoted("\\x1b[2J"), quoted(0.5))
+    "three" "\\x1b[2J" 0.5
+    """
+    text = value if isinstance(value, str) else repr(value)
+    plain = printable(text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "...")
+    return f'"{plain}"' if isinstance(value, str) else plain
+
+
+def printable(text: str) -> str:
+    """The text with everything that a terminal would obey, or that would begin a new line, spelled out."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def unknown_name(what: str, got: object, valid: Iterable[str]) -> InputError:
@@ -105,4 +147,4 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> InputError:
     names = list(valid)
     near = get_close_matches(str(got), names, n=1)
     hint = f', did you mean "{near[0]}"?' if near else ""
-    return InputError(f'unknown {what} "{got}"{hint} ({" ".join(names)})')
+    return InputError(f"unknown {what} {quoted(str(got))}{hint} ({' '.join(names)})")

@@ -213,7 +213,7 @@ def test_what_is_local_is_caught(given, why):
 
 def test_an_iterated_set_is_caught():
     """Only another process has another hash order."""
-    code = "from noisescope.report.encoding import encode; print(encode(list({'linear', 'softmax', 'silu', 'gelu'})))"
+    code = "from noisescope.store.encoding import encode; print(encode(list({'linear', 'softmax', 'silu', 'gelu'})))"
     source = str(Path(ns.__file__).parents[1])
     worlds = [{**os.environ, "PYTHONPATH": source, "PYTHONHASHSEED": str(seed)} for seed in range(4)]
     made = [

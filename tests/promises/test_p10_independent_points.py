@@ -46,8 +46,8 @@ def data() -> EvaluationSet:
 
 def bits(result: Result) -> dict[str, Any]:
     """All that a result says, floats as bytes; what it cost is no part of it."""
-    found: dict[str, Any] = {"injections": result.injections, "failure": result.failure}
-    found |= {name: np.float64(getattr(result, name)).tobytes() for name in ("dose", "snr_db")}
+    found: dict[str, Any] = {"injections": result.finding.injections, "failure": result.finding.failure}
+    found |= {name: np.float64(getattr(result.finding, name)).tobytes() for name in ("dose", "snr_db")}
     if result.comparison is not None:
         for side in ("clean", "noisy"):
             outcome: Outcome = getattr(result.comparison, side)

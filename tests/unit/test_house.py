@@ -24,6 +24,7 @@ ROOMS = [
     "capturing",
     "resuming",
     "points",
+    "engines",
     "report",
     "diagnosis",
     "documented",

@@ -229,7 +229,7 @@ class TestLock:
             made.append(FileLock(path))
             return made[-1]
 
-        monkeypatch.setattr(store, "FileLock", make)
+        monkeypatch.setattr(store.files, "FileLock", make)
         with pytest.raises(RuntimeError), store.lock(tmp_path / "lock"):
             raise RuntimeError
         with store.lock(tmp_path / "lock", wait=False):

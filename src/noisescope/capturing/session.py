@@ -13,11 +13,14 @@ Nothing the model computes is changed, nothing is attached to it, and what is ke
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
 from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 
+from .. import store
 from ..errors import InputError, NothingMatched
 from ..injection import Watch
 from ..operators import expand
@@ -126,6 +129,20 @@ class Capture:
         return self._budget.used_bytes
 
     # --- the observer -------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the statistics to a safetensors file, `site name/what` a tensor; where it is."""
+        from safetensors.torch import save
+
+        tensors = {
+            f"{site}/{field.name}": getattr(found, field.name).contiguous()
+            for site, found in self.statistics.items()
+            for field in fields(found)
+            if isinstance(getattr(found, field.name), Tensor)
+        }
+        store.make_directory(Path(path).parent)
+        store.atomic_write(Path(path), save(tensors))
+        return Path(path)
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
         """True where the selection points, and at the embedding, whose ids tell how many tokens are coming."""

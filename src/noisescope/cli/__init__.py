@@ -1,17 +1,18 @@
 """The command line: parse, call, exit code; nothing else.
 
-Errors that noisescope raises on purpose become one line on stderr and their exit code; a usage error is 2, an
-interrupt 130. Anything else is a bug and keeps its traceback.
+Errors that noisescope raises on purpose become one line on stderr for each thing that is wrong, and their exit code; a
+usage error is 2, an interrupt 130. Anything else is a bug and keeps its traceback.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from .. import __version__
 from ..errors import NoisescopeError
-from . import diagnose, models, sites
+from . import diagnose, models, report, sites
 
 __all__ = ["app", "main"]
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("diagnose")(diagnose.diagnose)
+app.command("report")(report.report)
 app.command("sites")(sites.sites)
 app.add_typer(models.app, name="models")
 
@@ -49,20 +51,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command line and gives its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = typer.main.get_command(app).main(given or ["--help"], prog_name="noisescope", standalone_mode=False)
+        command = typer.main.get_command(app)
+        code = command.main(given or ["--help"], prog_name="noisescope", standalone_mode=False, obj=tuple(given))
     except NoisescopeError as error:
-        return _say(str(error), error.exit_code)
-    except typer.Abort:
-        return 130
-    except KeyboardInterrupt:
-        return _say("interrupted", 130)
+        return _say(error.problems, error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        return _say(["interrupted"], 130)
     except Exception as error:
         if isinstance(error, _UsageError):
-            return _say(error.format_message(), 2)  # type: ignore[attr-defined]
+            return _say([error.format_message()], 2)  # type: ignore[attr-defined]
         raise
     return code if isinstance(code, int) else 0
 
 
-def _say(message: str, exit_code: int) -> int:
-    sys.stderr.write(f"noisescope: {' '.join(message.split())}\n")
+def _say(problems: Iterable[str], exit_code: int) -> int:
+    for problem in problems:
+        sys.stderr.write(f"noisescope: {' '.join(problem.split())}\n")
     return exit_code

@@ -6,37 +6,29 @@ data   python docs, 50 rows of up to 32 tokens
 
 Risk: HIGH (score 130)   61 forward passes, 3 min 4 s, 1.9 GB
 ...
-Report: noisescope-out/report.json
+Report: noisescope-out/report.html
 """
 
-import os
-import sys
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..errors import InputError, StoreError
 from ..operators import expand
-from ..specs import PRESETS, DiagnosisSpec, parse_layers
+from ..report.formats import formats_with_default
+from ..specs import FIELDS, OPTIONS, PRESETS, DiagnosisSpec, checked, parse_layers
 from .bars import bars
+from .configuring import configure
 from .flags import flag, flags_named
-
-if TYPE_CHECKING:
-    from ..models import LoadedModel
-    from ..report import Report
+from .interrupts import interruptible
+from .run_directory import RunDirectory
+from .screen import said, show_report
 
 __all__ = ["diagnose"]
 
-_FIELDS = frozenset(DiagnosisSpec.__dataclass_fields__) | {
-    "n_samples",
-    "batch_size",
-    "max_length",
-    "max_new_tokens",
-    "calibration_samples",
-}
+_FIELDS = FIELDS.keys() | OPTIONS.keys()
 """what is called the same in Python and, with dashes, here"""
 
 
@@ -65,6 +57,7 @@ class Sampled(str, Enum):
 
 
 def diagnose(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(help="Hub id, directory or GGUF file; none: the default model.")
     ] = None,
@@ -80,10 +73,16 @@ def diagnose(
     trials: Annotated[int | None, typer.Option(help="Independent draws of the noise; overrides the preset.")] = None,
     noise_scale: Annotated[float, typer.Option(help="0.01 is conservative, 0.05 standard, 0.1 a stress test.")] = 0.05,
     error_type: Annotated[str, typer.Option(help="Noise model.")] = "relative_gaussian",
+    layer_noise_scale: Annotated[
+        float | None, typer.Option(help="Of windows, groups and single layers; none: --noise-scale.")
+    ] = None,
     layers: Annotated[str | None, typer.Option(help='Such as "9-11,head".')] = None,
     operators: Annotated[str | None, typer.Option(help='Such as "softmax,norm".')] = None,
     window_size: Annotated[int, typer.Option(help="Layers of a window.")] = 3,
     step_size: Annotated[int, typer.Option(help="Layers from one window to the next.")] = 1,
+    avalanche_threshold: Annotated[
+        float, typer.Option(help="Share of accuracy that a window must lose to be an avalanche point.")
+    ] = 0.15,
     outlier_threshold: Annotated[float, typer.Option(help="Ratio above which a channel is an outlier.")] = 10.0,
     calibration_data: Annotated[str | None, typer.Option(help="What channels are looked at on; none: --data.")] = None,
     calibration_samples: Annotated[int | None, typer.Option(help="Samples of it.")] = None,
@@ -96,100 +95,89 @@ def diagnose(
     max_new_tokens: Annotated[int, typer.Option(help="Where answers are generated.")] = 512,
     seed: Annotated[int, typer.Option(help="Of data, labels and noise.")] = 0,
     output: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("noisescope-out"),
+    config: Annotated[  # noqa: ARG001 - its callback reads it
+        Path | None,
+        typer.Option(help="YAML file; its keys are these flags, which win.", is_eager=True, callback=configure),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local; ray is not available yet.")] = "local",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="A torch device, or auto.")] = "cpu",
     attn: Annotated[str | None, typer.Option(help="Attention implementation, such as eager or sdpa.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from there.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="Also write these: png, pdf; json, md and html are always written.")
+    ] = None,
+    save_activations: Annotated[
+        bool, typer.Option("--save-activations", help="Also write what every channel did, as safetensors.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every row on the screen.")] = False,
     blocks: Annotated[str | None, typer.Option(help="Where the blocks are, if they are not found.")] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
 ) -> None:
     """Find out where a model is fragile: operators, layers, channels."""
     chosen = PRESETS[preset.value]
-    with flags_named(_FIELDS):
+    options: dict[str, Any] = {
+        "n_samples": chosen.n_samples if n_samples is None else n_samples,
+        "calibration_samples": calibration_samples,
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "max_new_tokens": max_new_tokens,
+    }
+    with flags_named(_FIELDS, context):
+        checked({**options, "engine": engine}, OPTIONS)
         spec = DiagnosisSpec(
             level=level.value,
             noise_scale=noise_scale,
+            layer_noise_scale=layer_noise_scale,
             error_type=error_type,
             layers=flag("--layers", parse_layers, layers),
             operators=flag("--operators", expand, operators),
             window_size=window_size,
             step_size=step_size,
+            avalanche_threshold=avalanche_threshold,
             outlier_threshold=outlier_threshold,
             trials=chosen.trials if trials is None else trials,
             sampled=sampled.value,
             curvature=curvature,
             seed=seed,
         )
-    _refuse_output(output, overwrite=overwrite)
+    written = flag("--format", formats_with_default, format)
+    home = RunDirectory(output, overwrite=overwrite, resume=resume, command=context.obj or ["diagnose"])
     started = time.monotonic()
 
     from ..diagnosis import diagnose as run
     from ..models import load
 
-    loaded = load(
-        model, dtype=dtype, device=device, attn=attn, tokenizer=tokenizer, trust_remote_code=trust_remote_code, say=_say
-    )
-    with flags_named(_FIELDS), bars() as progress:
-        report = run(
-            loaded.model,
-            data,
-            spec=spec,
-            tokenizer=loaded.tokenizer,
-            calibration_data=calibration_data,
-            n_samples=chosen.n_samples if n_samples is None else n_samples,
-            calibration_samples=calibration_samples,
-            batch_size=batch_size,
-            max_length=max_length,
-            max_new_tokens=max_new_tokens,
-            blocks=blocks,
-            name=loaded.name,
-            progress=progress,
+    with interruptible():
+        loaded = load(
+            model,
+            dtype=dtype,
+            device=device,
+            attn=attn,
+            tokenizer=tokenizer,
+            trust_remote_code=trust_remote_code,
+            say=said,
         )
-    saved = report.save(output)
-    sys.stdout.write(
-        f"{_headline(loaded, report)}\n\n{report}\n\n{_cost(time.monotonic() - started)}\nReport: {saved}\n"
-    )
+        with flags_named(_FIELDS, context), home.running():
+            with bars() as progress:
+                report = run(
+                    loaded.model,
+                    data,
+                    spec=spec,
+                    tokenizer=loaded.tokenizer,
+                    calibration_data=calibration_data,
+                    **options,
+                    blocks=blocks,
+                    name=loaded.name,
+                    journal=home.journal,
+                    save_activations=output / "activations.safetensors" if save_activations else None,
+                    progress=progress,
+                )
+            report.save(output, written)
+    show_report(report, home, model=model, wall_s=time.monotonic() - started, verbose=verbose)
     if failures := report.failures:
         name, why = next(iter(failures.items()))
-        _say(f"noisescope: {len(failures)} points failed, first {name}: {why}")
+        said(f"noisescope: {len(failures)} points failed, first {name}: {why}")
         raise typer.Exit(1)
-
-
-def _refuse_output(output: Path, *, overwrite: bool) -> None:
-    """Raises now for a directory that cannot be used at the end of a long run."""
-    nearest = next(path for path in (output, *output.absolute().parents) if os.path.exists(path))
-    if not nearest.is_dir():
-        raise StoreError(f"cannot write {output}: {nearest} is a file, expected a directory; choose another --output")
-    if not os.access(nearest, os.W_OK):
-        raise StoreError(f"cannot write {output}: permission denied; choose another --output")
-    if os.path.exists(output / "report.json") and not overwrite:
-        raise InputError(f"{output} already holds a report; use another directory (--output) or --overwrite")
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(message + "\n")
-
-
-def _headline(loaded: "LoadedModel", report: "Report") -> str:
-    where, data = report.sections["environment"], report.sections["config"]["data"]
-    return (
-        f"model  {loaded.name}, {report.sections['coverage']['layers']} layers, {where['parameters'] / 1e6:.1f} M "
-        f"parameters, {where['dtype']} on {where['device']}\n"
-        f"data   {data['name']}, {data['rows']} rows of up to {data['longest_row']} tokens, {data['task']}"
-    )
-
-
-def _cost(wall_s: float) -> str:
-    minutes, seconds = divmod(round(wall_s), 60)
-    return f"took {minutes} min {seconds} s" + (f", {peak / 1e9:.1f} GB at most" if (peak := _peak_bytes()) else "")
-
-
-def _peak_bytes() -> int:
-    """The largest memory of this process so far; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

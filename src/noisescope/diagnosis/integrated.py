@@ -7,6 +7,7 @@ report.save("out")
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +16,12 @@ from torch import nn
 from ..errors import InputError
 from ..measure.batches import EvaluationSet
 from ..report import Report
-from ..specs import DiagnosisSpec
+from ..specs import OPTIONS, DiagnosisSpec, checked
+from ..store import Journal
 from .accepting import accept, data_for
+from .commands import Commands
 from .progress import Progress, silent
+from .question import question
 from .sections import sections
 from .stages import Diagnosis
 
@@ -39,6 +43,8 @@ def diagnose(
     max_new_tokens: int = 512,
     blocks: str | None = None,
     name: str | None = None,
+    journal: Journal | None = None,
+    save_activations: str | Path | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Where a model is fragile: operators, layers and channels, from known noise at known places.
@@ -56,6 +62,9 @@ def diagnose(
         max_new_tokens: where answers are generated.
         blocks: where the blocks are, for a model whose structure is not recognised.
         name: what the report calls the model.
+        journal: where finished points are kept, so that a run that was interrupted can go on; see `Journal`.
+        save_activations: a safetensors file for what every channel did (largest, mean, std, quantiles), one forward
+            pass more; the activations themselves would not fit.
         progress: told how far the run is.
 
     Returns:
@@ -77,8 +86,7 @@ def diagnose(
 
     evaluation = calibration = opened(data, n_samples)
     samples = n_samples if calibration_samples is None else calibration_samples
-    if samples < 2:
-        raise InputError(f"calibration_samples: got {samples}, expected a whole number from 2")
+    checked({"calibration_samples": samples}, OPTIONS)
     if calibration_data is not None or samples != n_samples:
         if calibration_data is None and isinstance(data, Iterator):
             raise InputError("data: an iterator can be read once, but channels are looked at on more; pass a list")
@@ -91,6 +99,14 @@ def diagnose(
         tokenizer=tokenizer,
         max_new_tokens=max_new_tokens,
         blocks=blocks,
+        journal=journal,
         progress=progress,
     )
-    return Report(sections(diagnosis, name=name or type(model).__name__))
+    diagnosis.check()
+    if journal is not None:
+        journal.begin(question(diagnosis, max_new_tokens=max_new_tokens, tokenizer=tokenizer))
+    commands = Commands(name, evaluation.name if isinstance(data, str) else None)
+    report = Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
+    if save_activations is not None:
+        diagnosis.look_at_channels().save(save_activations)
+    return report

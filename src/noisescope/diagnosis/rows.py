@@ -53,7 +53,7 @@ class Row:
         """The documented keys, then the rest; figures with their intervals."""
         found = self.result.comparison
         if found is None:
-            return {"failed": self.result.failure, "total_injections": self.result.injections}
+            return {"failed": self.result.finding.failure, "total_injections": self.result.finding.injections}
         loss = self.degradation
         tolerance = noise_tolerance_index(loss.value) if isfinite(loss.value) else None
         return {
@@ -70,10 +70,10 @@ class Row:
             "kl": found.kl.as_json(),
             "flip_rate": found.flip_rate.as_json(),
             "perplexity": found.noisy.perplexity.as_json(),
-            "snr_db": self.result.snr_db,
-            "dose": self.result.dose,
-            "total_injections": self.result.injections,
-            "cost": self.result.cost,
+            "snr_db": self.result.finding.snr_db,
+            "dose": self.result.finding.dose,
+            "total_injections": self.result.finding.injections,
+            "cost": self.result.finding.cost,
         }
 
 

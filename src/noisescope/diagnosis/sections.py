@@ -1,32 +1,28 @@
 """The sections of a report, as plain values, from the stages of a diagnosis."""
 
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
-import torch
-
-from .. import __version__
 from ..measure.cross_checks import correlate_layer_and_channel_sensitivity
-from ..measure.readings import read
+from ..measure.readings import READINGS, read
 from ..report.schema import SCHEMA_VERSION
 from .advice import critical_operators, recommendations, risk_score
 from .by_layer import identify_avalanche_points
 from .by_operator import order_panel
+from .commands import Commands
 from .mapping import SensitivityMap
+from .question import environment
 from .stages import Diagnosis
 
-__all__ = ["environment", "sections", "window_rows"]
+__all__ = ["sections", "window_rows"]
 
 TOP_CHANNELS = 5
 """channels named per site"""
 
 
-def sections(run: Diagnosis, *, name: str) -> dict[str, Any]:
+def sections(run: Diagnosis, *, name: str, commands: Commands) -> dict[str, Any]:
     """Everything a report holds, level by level; levels that were not asked for are empty."""
     spec = run.spec
-    run.check()
     looks_inside = spec.includes("operator") or spec.includes("layer")
     the_map = _map(run) if looks_inside else {}
     operators = run.operators if spec.includes("operator") else []
@@ -54,12 +50,14 @@ def sections(run: Diagnosis, *, name: str) -> dict[str, Any]:
         "channel_analysis": channels.as_json(details=True) if channels else {},
         "map": the_map,
         "cross_level": _cross_level(windows, channels.as_json() if channels else {}),
-        "recommendations": recommendations(operators, avalanches, channels),
+        "recommendations": recommendations(operators, avalanches, channels, commands),
         "metrics": metrics,
         "coverage": _coverage(run),
         "environment": environment(run.model),
         "cost": {"forward_pass_equivalents": run.cost, "by_stage": dict(run.costs)},
         "config": {"model": name, "data": _data(run), **spec.as_json()},
+        "readings": {metric: row.as_json() for metric, row in READINGS.items()},
+        "next_steps": commands.next_steps(critical, avalanches),
     }
 
 
@@ -147,6 +145,7 @@ def _coverage(run: Diagnosis) -> dict[str, Any]:
         "sites": {operator: found.count(operator) for operator in found.operators},
         "in_steps": {operator: n for operator in found.operators if (n := found.count(operator, in_steps=True))},
         "hidden": dict(found.hidden_operators),
+        "observer": {"bit_identical": run.unchanged, "steps_difference": found.steps_difference},
     }
 
 
@@ -160,23 +159,4 @@ def _data(run: Diagnosis) -> dict[str, Any]:
         "longest_row": max(batch.input_ids.shape[1] for batch in data),
         "fingerprint": data.fingerprint,
         "calibration": {"name": run.calibration.name, "fingerprint": run.calibration.fingerprint},
-    }
-
-
-def environment(model: Any) -> dict[str, Any]:
-    """What the figures may depend on, without host, clock or path."""
-    parameter = next(model.parameters())
-    return {
-        "noisescope": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "transformers": version("transformers"),
-        "numpy": version("numpy"),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "dtype": str(parameter.dtype).removeprefix("torch."),
-        "device": parameter.device.type,
-        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
-        "parameters": sum(p.numel() for p in model.parameters()),
     }

@@ -2,28 +2,32 @@
 
     coverage -> clean run -> map -> operators, windows, groups -> checks -> critical thresholds -> channels
 
-Every figure comes from a point on the bench or from the map; this file decides which points.
+Every figure comes from a point that an engine runs, or from the map; this file decides which points. With a journal,
+what an earlier run of the same question has finished is taken from there, its cost included: the report is the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from ..capturing import Capture, capture
+from ..engines import Engine, Journalled, LocalEngine
 from ..errors import InputError, NothingMatched
-from ..injection import Coverage, survey
+from ..injection import Coverage, is_unchanged_by_watching, survey
 from ..measure.agreement import Agreement, agreement_panel
 from ..measure.batches import EvaluationSet
 from ..measure.hessian import HessianTrace, hessian_trace
 from ..measure.intervals import Estimate
 from ..noise import Noise, make_noise
 from ..operators import expand
-from ..points import Bench, Point, Result
+from ..points import Bench, Clean, Point, Result
 from ..sites import Layout, Selector
 from ..specs import DEFAULT_WINDOW, OUTSIDE, DiagnosisSpec, Layer, Selection
+from ..store import Journal
 from .by_layer import Window, amplification, group_windows, longest_run, sliding_windows
 from .by_operator import operator_points, together_points
 from .channel_report import ChannelReport
@@ -36,6 +40,8 @@ from .sensing import Cell
 from .thresholds import LARGEST, Link, Threshold, search
 
 __all__ = ["Diagnosis"]
+
+_Kept = TypeVar("_Kept")
 
 FEWEST_CHECKS, MOST_CHECKS = 8, 24
 """cells of the map that are injected for real: one a layer, within these"""
@@ -56,6 +62,7 @@ class Diagnosis:
         tokenizer: Any = None,
         max_new_tokens: int = 512,
         blocks: str | None = None,
+        journal: Journal | None = None,
         progress: Progress = silent,
     ) -> None:
         self.model, self.data, self.spec = model, data, spec
@@ -63,12 +70,17 @@ class Diagnosis:
         self.layout = Layout.of(model, blocks=blocks)
         self.bench = Bench(model, data, layout=self.layout, tokenizer=tokenizer, max_new_tokens=max_new_tokens)
         self.noise: Noise = make_noise(spec.error_type, spec.noise_scale)
+        self.noise_of_layers: Noise = make_noise(spec.error_type, spec.scale_of_layers)
         self.selection = Selection(spec.layers, expand(spec.operators))
         self.costs: dict[str, float] = {}
         """forward-pass equivalents by stage"""
+        self.journal = journal
+        local = LocalEngine(self.bench)
+        self.engine: Engine = local if journal is None else Journalled(local, journal, lambda: self.bench.clean)
         self._blocks = blocks
         self._progress = progress
-        self._captured: Capture | None = None
+        self._spent: dict[str, int] = {}
+        """rows x blocks by stage"""
         self._meant = Selector(self.selection, self.layout)
 
     @property
@@ -82,6 +94,11 @@ class Diagnosis:
     def coverage(self) -> Coverage:
         """Every site of the model."""
         return survey(self.model, blocks=self._blocks)
+
+    @cached_property
+    def unchanged(self) -> bool:
+        """Whether looking at the model leaves its output as it is, bit for bit."""
+        return is_unchanged_by_watching(self.model, blocks=self._blocks)
 
     def check(self) -> None:
         """Raises if this cannot be asked of this model, before anything is run over the data."""
@@ -121,19 +138,21 @@ class Diagnosis:
         """The map from gradients; None for noise that is not random and dense."""
         if self.noise.name not in MOMENTS:
             return None
-        self._start_clean()  # which says so if the model gives no finite output
-        tick = self._progress("map", len(self.data.batches))
-        found = map_sensitivity(
+        _ = self._clean_stage  # which says so if the model gives no finite output
+        found = self._remembered("map", SensitivityMap, self._make_map)
+        self.costs["map"] = found.cost
+        return found
+
+    def _make_map(self) -> SensitivityMap:
+        return map_sensitivity(
             self.model,
             self.data,
             selection=self.selection,
             seed=self.spec.seed,
             layout=self.layout,
             recordings=self.bench.recordings,
-            progress=tick,
+            progress=self._progress("map", len(self.data.batches)),
         )
-        self.costs["map"] = found.cost
-        return found
 
     @cached_property
     def checked(self) -> CheckedMap | None:
@@ -192,7 +211,14 @@ class Diagnosis:
         """A layer's KL: injected if that was done, else the sum of its cells of the map."""
         if isinstance(layer, int) and layer in self.single_layers:
             return self.single_layers[layer].kl
-        return self.checked.layer(layer) if self.checked is not None else None
+        return self._map_of_layers.layer(layer) if self._map_of_layers is not None else None
+
+    @cached_property
+    def _map_of_layers(self) -> CheckedMap | None:
+        """The map at the scale of the layers; its checks hold at the scale that they were made at."""
+        if self.map is None or self.noise_of_layers.scale == self.noise.scale:
+            return self.checked
+        return correct(self.map.predict(self.noise_of_layers), {})
 
     def amplification(self, window: Window) -> Estimate | None:
         """How much more a window does than the sum of its layers."""
@@ -209,25 +235,25 @@ class Diagnosis:
         places = self._threshold_places()
         if not self.conclusive or not places:
             return {}
-        link = Link.fit(rows) if self.noise.name in MOMENTS and self.spec.noise_scale <= LARGEST else None
-        target, scale = self.spec.target_degradation, self.spec.noise_scale
-        found = {
-            name: Threshold(name, link.threshold(kl, scale, target) if link is not None else None)
-            for name, (_, kl) in places.items()
-        }
-        worst = sorted(found, key=lambda name: -places[name][1].value)
+        link = Link.fit(rows) if self.noise.name in MOMENTS else None
+        found = {name: Threshold(name, self._foretell(link, point, kl)) for name, (point, kl) in places.items()}
+        worst = sorted(found, key=lambda name: -places[name][1].value / places[name][0].noise_scale ** 2)
         chosen = worst if self.spec.sampled == "all" else worst[:VERIFIED]
         known = {row.name: row.degradation.value for row in rows}
         tick = self._progress("thresholds", len(chosen))
-        before = self.bench.cost
         for name in chosen:
-            found[name] = self._verify(found[name], places[name][0], known.get(name), spent=self.cost - before)
+            found[name] = self._verify(found[name], places[name][0], known.get(name))
             tick()
-        self.costs["thresholds"] = self.bench.cost - before
         return found
 
+    def _foretell(self, link: Link | None, point: Point, kl: Estimate) -> Estimate | None:
+        """The threshold of a place, where something is known of how accuracy goes with its scale."""
+        if link is None or point.noise_scale > LARGEST:
+            return None
+        return link.threshold(kl, point.noise_scale, self.spec.target_degradation)
+
     def _threshold_places(self) -> dict[str, tuple[Point, Estimate]]:
-        """What has a threshold: the point to inject, and its KL at the scale of the run."""
+        """What has a threshold: the point to inject, and its KL at the scale of that point."""
         found: dict[str, tuple[Point, Estimate]] = {}
         if self.spec.includes("operator"):
             found |= {row.name: (row.result.point, row.kl) for row in self.operators if not row.failed}
@@ -238,20 +264,20 @@ class Diagnosis:
                     found[window.name] = (self._window_point(window), kl)
         return found
 
-    def _verify(self, threshold: Threshold, point: Point, known: float | None, *, spent: float) -> Threshold:
-        """Searches for a threshold; `spent` is what the diagnosis has cost beside the bench."""
+    def _verify(self, threshold: Threshold, point: Point, known: float | None) -> Threshold:
+        """Searches for a threshold, for as long as the budget allows."""
 
         def degradation(asked: Point) -> float:
-            result = self.bench.run(asked)
+            (result,) = self._results("thresholds", [asked])
             return 1.0 if result.comparison is None else result.comparison.degradation.value
 
         between, evaluations = search(
             point,
             degradation,
             target=self.spec.target_degradation,
-            start=threshold.predicted.value if threshold.predicted is not None else self.spec.noise_scale,
-            known=None if known is None else {self.spec.noise_scale: known},
-            go_on=lambda: self.spec.sampled == "all" or spent + self.bench.cost + self.spec.trials <= self.budget,
+            start=threshold.predicted.value if threshold.predicted is not None else point.noise_scale,
+            known=None if known is None else {point.noise_scale: known},
+            go_on=lambda: self.spec.sampled == "all" or self.cost + self.spec.trials <= self.budget,
         )
         return Threshold(threshold.name, threshold.predicted, between, evaluations)
 
@@ -275,16 +301,21 @@ class Diagnosis:
     @cached_property
     def channels(self) -> ChannelReport:
         """Level 3: outlier channels of the default projections."""
-        if self._captured is None:
-            tick = self._progress("channels", len(self.calibration.batches))
-            device = next(self.model.parameters()).device
-            with self._capture() as self._captured:
-                for batch in self.calibration:
-                    with torch.no_grad():
-                        self.model(**batch.inputs(device))
-                    tick()
-            self.costs["channels"] = self.calibration.tokens / self.data.tokens
-        return detect(self._captured)
+        if self._looks_at_channels_in_clean_run and (found := self._clean_stage.channels) is not None:
+            return found
+        self.costs["channels"] = self.calibration.tokens / self.data.tokens
+        return self._remembered("channels", ChannelReport, lambda: detect(self.look_at_channels()))
+
+    def look_at_channels(self) -> Capture:
+        """A clean run over the calibration data with an eye on the channels."""
+        tick = self._progress("channels", len(self.calibration.batches))
+        device = next(self.model.parameters()).device
+        with self._capture() as captured:
+            for batch in self.calibration:
+                with torch.no_grad():
+                    self.model(**batch.inputs(device))
+                tick()
+        return captured
 
     def _capture(self) -> Capture:
         layers = self.selection.layers
@@ -295,7 +326,9 @@ class Diagnosis:
         """The Hessian's trace by layer, if it was asked for."""
         if not self.spec.curvature:
             return None
-        found = hessian_trace(self.model, self.data, seed=self.spec.seed)
+        found = self._remembered(
+            "hessian", HessianTrace, lambda: hessian_trace(self.model, self.data, seed=self.spec.seed)
+        )
         self.costs["curvature"] = found.cost
         return found
 
@@ -349,30 +382,65 @@ class Diagnosis:
     def _window_point(self, window: Window) -> Point:
         """Noise on the layers of a window that are asked for."""
         layers = tuple(layer for layer in window.layers if layer in self.layers)
-        return Point(Selection(layers, self.selection.operators), self.noise, **self._draws)
+        return Point(Selection(layers, self.selection.operators), self.noise_of_layers, **self._draws)
 
     def _rows(self, stage: str, points: Mapping[str, Point]) -> list[Row]:
         return [Row(name, result) for name, result in self._run(stage, points).items()]
 
     def _run(self, stage: str, points: Mapping[Any, Point]) -> dict[Any, Result]:
         """The results of a stage's points, in their order."""
-        self._start_clean()
         tick = self._progress(stage, len(points))
-        before = self.bench.cost
         found = {}
-        for name, point in points.items():
-            found[name] = self.bench.run(point)
+        for name, result in zip(points, self._results(stage, list(points.values())), strict=True):
+            found[name] = result
             tick()
-        self.costs[stage] = self.bench.cost - before
         return found
 
-    def _start_clean(self) -> None:
+    def _results(self, stage: str, points: Sequence[Point]) -> Iterator[Result]:
+        """What the engine gives for them, booked on a stage."""
+        _ = self._clean_stage
+        for result in self.engine.run(points):
+            self._spent[stage] = self._spent.get(stage, 0) + result.finding.blocks
+            self.costs[stage] = self._spent[stage] / self.bench.blocks
+            yield result
+
+    # --- what is remembered -------------------------------------------------------------------------------------
+
+    def _remembered(self, name: str, kind: type[_Kept], make: Callable[[], _Kept]) -> _Kept:
+        """What the journal has under a name; else it is made, and kept there."""
+        if self.journal is None:
+            return make()
+        found = self.journal.recall(kind, name)
+        if found is None:
+            found = make()
+            self.journal.keep(name, found)
+        return found
+
+    @property
+    def _looks_at_channels_in_clean_run(self) -> bool:
+        """True if channels are asked for on the data of the clean run."""
+        return self.spec.level == "full" and self.calibration is self.data
+
+    @cached_property
+    def _clean_stage(self) -> "_CleanStage":
         """The clean run, in which channels are looked at too if they are asked for on the same data."""
-        if "clean" in self.costs:
-            return
-        before = self.bench.cost
-        if self.spec.includes("channel") and self.calibration is self.data:
-            with self._capture() as self._captured:
-                _ = self.bench.clean
-        _ = self.bench.clean, self.bench.resumes
-        self.costs["clean"] = self.bench.cost - before
+        found = self._remembered("clean", _CleanStage, self._run_clean)
+        self.bench.know(found.clean)
+        self.costs["clean"] = found.clean.blocks / self.bench.blocks
+        return found
+
+    def _run_clean(self) -> "_CleanStage":
+        self.bench.on_batch = self._progress("clean", len(self.data.batches))
+        if not self._looks_at_channels_in_clean_run:
+            return _CleanStage(self.bench.keep(), None)
+        with self._capture() as captured:
+            _ = self.bench.clean
+        return _CleanStage(self.bench.keep(), detect(captured))
+
+
+@dataclass(frozen=True, eq=False)
+class _CleanStage:
+    """The clean run, and the channels if they were looked at in it."""
+
+    clean: Clean
+    channels: ChannelReport | None

@@ -60,7 +60,7 @@ class MetricsDashboard:
         run = Diagnosis(model, data, DiagnosisSpec(noise_scale=self.noise_scale), tokenizer=self.tokenizer)
         result = run.bench.run(Point(run.selection, run.noise))
         if result.comparison is None:
-            raise NonFinite(result.failure)
+            raise NonFinite(result.finding.failure)
         row = Row("all", result).as_json()
         primary = ("degradation", "sensitivity_score", "noise_tolerance_index", "baseline_acc", "noisy_acc")
         self.metrics = {

@@ -9,6 +9,7 @@ from .. import store
 from ..diagnosis import diagnose
 from ..errors import InputError
 from ..report import Report
+from ..report.formats import DEFAULT, ordered, render
 from ..specs import DiagnosisSpec
 
 __all__ = ["IntegratedDiagnostic"]
@@ -39,12 +40,13 @@ class IntegratedDiagnostic:
         return dict(self._last.sections)
 
     def save_report(self, path: str | Path) -> list[Path]:
-        """Writes the report beside `path`, one file per format, each with its own ending; which these are."""
-        target = Path(path)
+        """Writes path.md, path.html and, last, path.json; which these are."""
+        target, sections = Path(path), self._last.sections
+        rendered = {target.with_name(f"{target.name}.{name}"): render(sections, name) for name in ordered(DEFAULT)}
         store.make_directory(target.parent)
-        written = target.with_name(f"{target.name}.json")
-        store.atomic_write(written, self._last.to_json().encode())
-        return [written]
+        for file, data in rendered.items():
+            store.atomic_write(file, data)
+        return list(rendered)
 
     @property
     def _last(self) -> Report:

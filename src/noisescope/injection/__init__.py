@@ -10,7 +10,7 @@ from .injecting import Injection, Scales, inject, is_injecting
 from .places import Observer
 from .replacing import Replacement, forwards_replaced
 from .statistics import InjectionStats
-from .survey import Coverage, survey
+from .survey import Coverage, is_unchanged_by_watching, survey
 from .watching import Watch
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "forwards_replaced",
     "inject",
     "is_injecting",
+    "is_unchanged_by_watching",
     "survey",
 ]

@@ -1,4 +1,4 @@
-"""Which places a model has, found by running it once on a few tokens; and the coverage meter."""
+"""Which places a model has, found by running it on a few tokens; the coverage meter, and the observer effect."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +13,10 @@ from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .watching import Watch
 
-__all__ = ["Coverage", "survey"]
+__all__ = ["Coverage", "is_unchanged_by_watching", "survey"]
+
+_STEPS = ("matmul", "softmax")
+"""what is in view only while attention is computed in steps"""
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,14 @@ class Coverage:
 
 
 class _Listing:
-    """An observer that wants everything and changes nothing."""
+    """An observer that wants everything, or all but some operators, and changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, but: tuple[str, ...] = ()) -> None:
         self.sites: list[Site] = []
+        self._but = but
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
-        return phase == "forward"
+        return phase == "forward" and operator not in self._but
 
     def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
         self.sites.extend(reversed(sites))
@@ -73,13 +77,24 @@ def survey(model: nn.Module, inputs: Mapping[str, Tensor] | None = None, *, bloc
     fused = watch.steps_difference
     return Coverage(
         sites=tuple(listing.sites),
-        in_steps=frozenset(
-            site for site in listing.sites if site.module in fused and site.operator in ("matmul", "softmax")
-        ),
+        in_steps=frozenset(site for site in listing.sites if site.module in fused and site.operator in _STEPS),
         hidden=dict(watch.hidden),
         layers=len(layout.blocks),
         steps_difference=max((float(found) for found in fused.values()), default=0.0),
     )
+
+
+@torch.no_grad()
+def is_unchanged_by_watching(model: nn.Module, *, blocks: str | None = None) -> bool:
+    """Whether a run with every operator looked at gives the bare model's output, bit for bit.
+
+    Fused attention stays fused here; what computing it in steps changes is the coverage's `steps_difference`.
+    """
+    tokens = _some_tokens(model)
+    bare = model(**tokens)[0]
+    with Watch(_Listing(but=_STEPS), layout=Layout.of(model, blocks=blocks)):
+        watched = model(**tokens)[0]
+    return bool(torch.equal(bare, watched))
 
 
 def _some_tokens(model: nn.Module) -> dict[str, Tensor]:

@@ -72,6 +72,10 @@ class Outcome:
         """The same outcome, as often as the noisy one was drawn."""
         return self._with(part * times for part in self._sums())
 
+    def same_as(self, other: "Outcome") -> bool:
+        """Whether both are the same, bit for bit."""
+        return all(a.tobytes() == b.tobytes() for a, b in zip(self._sums(), other._sums(), strict=True))
+
     def _with(self, sums: Iterable[Sums]) -> "Outcome":
         tokens, kl_nats, flips, nll_nats, correct, asked = sums
         return Outcome(tokens, kl_nats, flips, nll_nats, correct, asked, self.chance)

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, ModelError
+from ..errors import ModelError
 from ..models.boundary import quiet
+from ..specs import OPTIONS, checked
 from .tasks import ExactMatch
 
 __all__ = ["Answers", "generate_correct", "window_of"]
@@ -38,9 +39,7 @@ def generate_correct(
     cut on its left: the same for every sample, so that an answer never depends on the others of its batch. Inside
     `with inject(...)` the answers are those of the noisy model.
     """
-    for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}: got {value!r}, expected a whole number from 1")
+    checked({"batch_size": batch_size, "max_new_tokens": max_new_tokens}, OPTIONS)
     if not hasattr(model, "generate"):
         raise ModelError(f"{type(model).__name__}: cannot write answers, expected a causal language model")
     window = window_of(model)

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 
 from ..errors import InputError
+from ..specs import OPTIONS, checked
 from .batches import EvaluationSet
 from .choosing import choose, first
 from .encoding import Encoded, Limits, encode, fit, task_of
@@ -74,17 +75,7 @@ def open_data(
 
 
 def _check_numbers(*, n_samples: int, batch_size: int, max_length: int | None, model_window: int | None) -> None:
-    for name, value, least in (
-        ("n_samples", n_samples, 1),
-        ("batch_size", batch_size, 1),
-        ("max_length", max_length, 2),
-    ):
-        if value is None and name == "max_length":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{name}: got {value!r}, expected a whole number from {least}")
-    if n_samples == 1:
-        raise InputError("n_samples: got 1, but intervals need at least two samples")
+    checked({"n_samples": n_samples, "batch_size": batch_size, "max_length": max_length}, OPTIONS)
     if max_length is not None and model_window is not None and max_length > model_window:
         raise InputError(f"max_length: got {max_length}, but the model's window is {model_window} tokens")
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 from types import MappingProxyType
+from typing import Any
 
 from ..errors import InputError, unknown_name
 
@@ -75,6 +76,16 @@ class Reading:
         unit = f" ({self.unit})" if self.unit not in ("", "%") else ""
         parts = [f"{self.metric}{unit}: {self.formula}", bands, self.note]
         return "; ".join(filter(None, parts)) + (f" (thresholds: {self.source})" if bands else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for a report."""
+        return {
+            "formula": self.formula,
+            "unit": self.unit,
+            "bands": [band.describe(self.unit) for band in self.bands],
+            "source": self.source,
+            "note": self.note,
+        }
 
 
 def read(metric: str, value: float | None) -> str:

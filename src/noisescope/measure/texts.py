@@ -62,11 +62,9 @@ class Encoder:
         """
         if not self.has_chat_template:
             return [*self.beginning, *self.encode("\n".join(message["content"] for message in messages))]
-        from jinja2 import TemplateError
-
         try:
             text = self.tokenizer.apply_chat_template([*messages], tokenize=False, add_generation_prompt=reply)
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
+        except Exception as error:  # a template is a program, and raises what it likes
             raise InputError(f"{where}: refused by the chat template ({one_line(error)})") from error
         return self.encode(text)
 

@@ -92,9 +92,11 @@ def open_tokenizer(label: str, path: Path, *, trust_remote_code: bool = False) -
     from transformers import AutoTokenizer
 
     with guarded(f"{label}: tokenizer"):
-        return AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             **_location(path), trust_remote_code=trust_remote_code, local_files_only=True
         )
+        tokenizer.encode("a")  # settings of a wrong type show only in use
+        return tokenizer
 
 
 def _location(path: Path) -> dict[str, str]:

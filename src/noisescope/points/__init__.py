@@ -3,7 +3,7 @@
 A bench is a model on data with its clean run; a point says which noise goes where; the result says what came out.
 """
 
-from .bench import Bench
-from .point import Point, Result
+from .bench import Bench, Clean
+from .point import Finding, Point, Result
 
-__all__ = ["Bench", "Point", "Result"]
+__all__ = ["Bench", "Clean", "Finding", "Point", "Result"]

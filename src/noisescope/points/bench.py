@@ -4,6 +4,7 @@ Every forward pass computes attention in steps, also those that disturb nothing 
 differ by the noise alone. A trial starts at the first layer it disturbs, from the clean run's stored state there.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,14 +28,24 @@ from ..noise import RelativeGaussian
 from ..resuming import Kept, Recording, Shelf
 from ..sites import Layout
 from ..specs import Selection
-from .point import Point, Result
+from .point import Finding, Point, Result
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "Clean"]
 
 DEFAULT_BUDGET = 2**30
 """bytes of the clean run that stay in memory; the rest is read from disk when it is needed"""
 
 _NOTHING = Point(Selection(layers=()), RelativeGaussian(0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Clean:
+    """What is worth keeping of the clean run."""
+
+    outcome: Outcome
+    resumes: bool
+    blocks: int
+    """rows x blocks that were run for it"""
 
 
 @dataclass(frozen=True)
@@ -74,50 +85,68 @@ class Bench:
         self._shelf = Shelf(budget_bytes)
         self._device = next(model.parameters()).device
         self._ran = 0
-        """blocks x rows"""
+        """rows x blocks"""
+        self._known: Clean | None = None
+        self.on_batch: Callable[[], None] = _nothing
+        """called after each batch of the clean run"""
 
     @property
     def cost(self) -> float:
         """Forward-pass equivalents so far."""
-        return self._ran / (self.layers * self.data.rows)
+        return self._ran / self.blocks
+
+    @property
+    def blocks(self) -> int:
+        """Rows x blocks of one forward pass over the data: one equivalent."""
+        return self.layers * self.data.rows
 
     @property
     def clean(self) -> Outcome:
         """What the undisturbed model does."""
-        return self._clean.outcome
+        return self._clean.outcome if self._known is None else self._known.outcome
+
+    def know(self, clean: Clean) -> None:
+        """Takes over what an earlier run on the same model and data has found; it is run again once it is needed."""
+        self._known = clean
 
     @property
     def recordings(self) -> list[Recording] | None:
         """What the blocks gave in the clean run, batch by batch; None if this model cannot be resumed from it."""
         return self._clean.recordings if self.resumes else None
 
+    def keep(self) -> Clean:
+        """The clean run, run if need be, for `know` of a later bench."""
+        outcome, resumes = self.clean, self.resumes
+        return self._known or Clean(outcome, resumes, self._ran)
+
     def run(self, point: Point) -> Result:
         """The result of one point."""
         clean = self._clean.outcome
         start = self._first_layer(point.selection) if self.resumes else 0
-        before, seen = self._ran, list[InjectionStats]()
-        outcome: Outcome | None = None
-        comparison: Comparison | None = None
+        before, seen, trials = self._ran, list[InjectionStats](), 0
+        noisy: Outcome | None = None
         failure = ""
         try:
             for trial in range(point.trials):
-                found = self._trial(point, trial, start, seen)
-                outcome = found if outcome is None else outcome + found
-                comparison = Comparison(clean.repeated(trial + 1), outcome)
-                if comparison.kl.narrower_than(point.tolerance):
+                found, trials = self._trial(point, trial, start, seen), trial + 1
+                noisy = found if noisy is None else noisy + found
+                if Comparison(clean.repeated(trials), noisy).kl.narrower_than(point.tolerance):
                     break
         except NonFinite as error:
-            comparison, failure = None, str(error)
+            noisy, failure = None, str(error)
         _refuse_silence(point, seen)
-        return Result(
-            point,
-            comparison,
+        blocks = self._ran - before
+        finding = Finding(
+            noisy,
+            trials,
             injections=sum(row.calls for stats in seen for row in stats.rows),
             dose=float(np.mean([stats.dose for stats in seen])),
             snr_db=_snr_db(seen),
-            cost=(self._ran - before) / (self.layers * self.data.rows),
+            blocks=blocks,
+            cost=blocks / self.blocks,
             failure=failure,
         )
+        return Result(point, clean, finding)
 
     # --- one trial ----------------------------------------------------------------------------------------------
 
@@ -195,8 +224,11 @@ class Bench:
                 raise self._non_finite(batch, "the model")
             scores.append(score(found, batch))
             logits.append(self._shelf.put(select(found, batch)))
-        answers = self._answers(_NOTHING, 0)
-        return CleanRun(logits, recordings, Outcome.of(RowScores.concatenate(scores), self.data, answers))
+            self.on_batch()
+        outcome = Outcome.of(RowScores.concatenate(scores), self.data, self._answers(_NOTHING, 0))
+        if self._known is not None and not outcome.same_as(self._known.outcome):
+            raise ModelError("the model does not compute what it did in the run to go on with; begin anew")
+        return CleanRun(logits, recordings, outcome)
 
     def _first_layer(self, selection: Selection) -> int:
         """The first block that the selection can touch; the number of blocks if it touches none."""
@@ -207,6 +239,8 @@ class Bench:
     @cached_property
     def resumes(self) -> bool:
         """Whether trials resume: if asked for, and if one resumed trial was seen to equal the whole one bit for bit."""
+        if self._known is not None:
+            return self._known.resumes
         if not self._wants_resume or self.layers < 2:
             return False
         middle = self.layers // 2
@@ -219,6 +253,10 @@ class Bench:
         except ModelError:
             return False
         return torch.equal(whole, resumed)
+
+
+def _nothing() -> None:
+    """Who listens to nobody."""
 
 
 def _refuse_silence(point: Point, seen: list[InjectionStats]) -> None:

@@ -1,12 +1,13 @@
 """What is asked of a bench, and what it answers."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from ..measure.comparing import Comparison
+from ..measure.comparing import Comparison, Outcome
 from ..noise import Noise
 from ..specs import Selection
 
-__all__ = ["Point", "Result"]
+__all__ = ["Finding", "Point", "Result"]
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,40 @@ class Point:
         return self.noise.scale if self.scale is None else self.scale
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a point's noise did: the paired comparison with the clean run, or why there is none."""
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What a point gave, without the clean run: the part that a journal keeps."""
 
-    point: Point
-    comparison: Comparison | None
-    """None if the point failed"""
+    noisy: Outcome | None
+    """what the model did, summed over the trials; None if the point failed"""
+    trials: int
+    """that were run"""
     injections: int
     """operator calls that were disturbed, over all trials and batches"""
     dose: float
     """the scale really applied"""
     snr_db: float
     """20 log10 of mean abs value over mean abs error, as they were"""
+    blocks: int
+    """rows x blocks that were run"""
     cost: float
-    """forward-pass equivalents"""
+    """the same in forward-pass equivalents"""
     failure: str = ""
+    """why there is nothing to compare"""
+    final: bool = True
+    """False if it may be another time: memory may suffice then, an output that is not finite stays so"""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a point's noise did: the paired comparison with the clean run, or why there is none."""
+
+    point: Point
+    clean: Outcome
+    finding: Finding
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """Clean against noisy; None if the point failed."""
+        found = self.finding
+        return None if found.noisy is None else Comparison(self.clean.repeated(found.trials), found.noisy)

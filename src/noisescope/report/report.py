@@ -1,6 +1,6 @@
 """The report of a diagnosis. Sections are plain values, so that what is shown is what was saved."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,9 @@ from typing import Any
 from .. import store
 from ..errors import InputError
 from ..models.boundary import one_line
-from .encoding import decode, encode
-from .schema import check
+from ..store.encoding import decode, encode
+from .formats import DEFAULT, FORMATS, ordered, render
+from .schema import upgraded
 from .summary import summarise
 from .table import MapTable
 
@@ -58,15 +59,25 @@ class Report:
 
         return render_summary(self.sections)
 
-    def save(self, directory: str | Path) -> Path:
-        """Writes `report.json` into a directory, which is made if needed; where it is."""
+    def to_markdown(self) -> str:
+        """Markdown for a pull request; the same report gives the same text."""
+        return render(self.sections, "md").decode()
+
+    def save(self, directory: str | Path, formats: Iterable[str] = DEFAULT) -> Path:
+        """Writes `report.json`, `report.md` and so on into a directory, which is made if needed; the one to open.
+
+        That is the page, if it is among them, else the first. Everything is rendered before anything is written, and
+        report.json is written last: who sees it finds the others too. Files that are there are replaced.
+        """
+        rendered = {name: render(self.sections, name) for name in ordered(formats)}
         home = store.make_directory(Path(directory))
-        store.atomic_write(home / "report.json", self.to_json().encode())
-        return home / "report.json"
+        for name, data in rendered.items():
+            store.atomic_write(home / FORMATS[name].file, data)
+        return home / FORMATS["html" if "html" in rendered else next(iter(rendered))].file
 
     @classmethod
     def load(cls, path: str | Path) -> "Report":
-        """The report of a directory, or of a JSON file."""
+        """The report of a directory, or of a JSON file; one of an earlier version is read as this one."""
         file = Path(path)
         file = file / "report.json" if file.is_dir() else file
         try:
@@ -75,11 +86,14 @@ class Report:
             raise InputError(f"{one_line(file)}: cannot be read ({error.strerror})") from None
         except ValueError as error:
             raise InputError(f"{one_line(file)}: not a report ({' '.join(str(error).split())})") from None
-        check(sections, one_line(file))
-        return cls(sections)
+        return cls(upgraded(sections, one_line(file)))
+
+    def summary(self, *, verbose: bool = False) -> str:
+        """What is fragile and what to do, for a terminal; `verbose` shows every row."""
+        return summarise(self.sections, most=None) if verbose else summarise(self.sections)
 
     def __str__(self) -> str:
-        return summarise(self.sections)
+        return self.summary()
 
     def __repr__(self) -> str:
         return f"<Report: risk {self.risk}, {len(self.map)} cells>"

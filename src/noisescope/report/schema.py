@@ -1,179 +1,227 @@
-"""What a report file must hold before it is believed: the documented sections, and what is shown of them.
+"""What a report file must hold before it is believed, and how reports of earlier versions are read.
 
-Only what is read is checked, so that a report of a later minor version, with more in it, loads too.
+Version 1 had no `readings`, no `next_steps`, no observer effect and no commands in its recommendations. The same shapes
+are published as JSON Schema: docs/report.schema.json.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..errors import InputError
 from ..models.boundary import one_line
+from .shapes import LAYER, NUMBER, TEXT, TRUTH, Either, Listed, Named, Record, Shape, Table
 
-__all__ = ["SCHEMA_VERSION", "check"]
+__all__ = ["SCHEMA_VERSION", "json_schema", "upgraded"]
 
-SCHEMA_VERSION = 1
-
-Check: TypeAlias = Callable[[Any, str], None]
-"""raises if a value is not what belongs at that place"""
+SCHEMA_VERSION = 2
 
 
-def check(sections: Any, file: str) -> None:
-    """Raises for what is no report of this version, naming the place."""
+def upgraded(sections: Any, file: str) -> dict[str, Any]:
+    """The sections of a report of any version, as this version has them; InputError, naming the place, for others."""
     version = sections.get("schema_version") if isinstance(sections, dict) else None
-    if isinstance(version, bool) or version != SCHEMA_VERSION:
+    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         got = one_line(repr(version))[:40] if version is not None else "none"
-        raise InputError(f"{file}: schema_version: got {got}, expected a report of version {SCHEMA_VERSION}")
+        raise InputError(f"{file}: schema_version: got {got}, expected a report of version 1 to {SCHEMA_VERSION}")
+    for earlier in range(version, SCHEMA_VERSION):
+        sections = _UPGRADES[earlier](sections)
+    _check(sections, file)
+    return dict(sections)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of this version."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "noisescope report",
+        "description": 'Numbers that are not finite are written {"non_finite": "NaN"} and the like.',
+        "type": "object",
+        "properties": {
+            "schema_version": {"const": SCHEMA_VERSION},
+            **{name: part.schema() for name, part in _SECTIONS.items()},
+        },
+        "required": ["schema_version", *_SECTIONS],
+        "$defs": {shape.name: shape.part.schema() for shape in _NAMED},
+    }
+
+
+def _check(sections: Mapping[str, Any], file: str) -> None:
     for name, part in _SECTIONS.items():
         if name not in sections:
             raise InputError(f"{file}: {name}: missing; the report is incomplete")
-        part(sections[name], f"{file}: {name}")
+        part.check(sections[name], f"{file}: {name}")
 
 
-# --- kinds of checks --------------------------------------------------------------------------------------------
+# --- earlier versions -------------------------------------------------------------------------------------------
 
 
-def _kind(expected: str, *kinds: type) -> Check:
-    def check_kind(value: Any, where: str) -> None:
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise InputError(f"{where}: got {type(value).__name__}, expected {expected}")
-
-    return check_kind
-
-
-def _number(value: Any, where: str) -> None:
-    """A number that can be computed with: JSON has whole ones beyond any float."""
-    _kind("a number", int, float)(value, where)
-    if isinstance(value, int) and abs(value) > 2**63:
-        raise InputError(f"{where}: got a number of {len(str(value))} digits, expected a smaller one")
+def _from_1(sections: Mapping[str, Any]) -> dict[str, Any]:
+    advice, coverage = sections.get("recommendations"), sections.get("coverage")
+    return {
+        **sections,
+        "schema_version": 2,
+        "readings": {},
+        "next_steps": [],
+        "recommendations": [{"command": "", **_table(item)} for item in advice] if isinstance(advice, list) else advice,
+        "coverage": {"observer": {}, **coverage} if isinstance(coverage, dict) else coverage,
+    }
 
 
-_text = _kind("text", str)
-_truth = _kind("true or false", bool)
-_layer = _kind("a layer", int, str)
-_table = _kind("a table", dict)
-_list = _kind("a list", list)
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _record(**parts: Check) -> Check:
-    """A table with at least these entries."""
-
-    def check_record(value: Any, where: str) -> None:
-        _table(value, where)
-        for name, part in parts.items():
-            if name not in value:
-                raise InputError(f"{where}.{name}: missing; the report is incomplete")
-            part(value[name], f"{where}.{name}")
-
-    return check_record
-
-
-def _each(part: Check) -> Check:
-    """A table whose entries are all alike."""
-
-    def check_each(value: Any, where: str) -> None:
-        _table(value, where)
-        for name, entry in value.items():
-            part(entry, f"{where}.{one_line(name)}")
-
-    return check_each
-
-
-def _all(part: Check, *, length: int | None = None) -> Check:
-    """A list whose entries are all alike."""
-
-    def check_all(value: Any, where: str) -> None:
-        _list(value, where)
-        if length is not None and len(value) != length:
-            raise InputError(f"{where}: got {len(value)} entries, expected {length}")
-        for at, entry in enumerate(value):
-            part(entry, f"{where}[{at}]")
-
-    return check_all
-
-
-def _unless_empty(part: Check) -> Check:
-    """Nothing (null, or an empty table), or what belongs there."""
-    return lambda value, where: part(value, where) if value not in (None, {}) else None
-
-
-def _optional(**parts: Check) -> Check:
-    """A table in which these entries, where they are, are what belongs there."""
-
-    def check_optional(value: Any, where: str) -> None:
-        _table(value, where)
-        for name in parts.keys() & value.keys():
-            parts[name](value[name], f"{where}.{name}")
-
-    return check_optional
+_UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _from_1}
+"""version -> its report as the next version has it"""
 
 
 # --- the report -------------------------------------------------------------------------------------------------
 
-_figure = _record(value=_number, low=_number, high=_number)
-_measured = _record(
-    total_injections=_number,
-    degradation=_number,
-    degradation_interval=_all(_number, length=2),
-    severity=_text,
+_figure = Named("figure", Record(value=NUMBER, low=NUMBER, high=NUMBER, stderr=NUMBER, n=NUMBER))
+_pair = Listed(NUMBER, length=2)
+_failed = Record(failed=TEXT, total_injections=NUMBER)
+_measured = Record(
+    degradation=NUMBER,
+    sensitivity_score=NUMBER,
+    baseline_acc=NUMBER,
+    noisy_acc=NUMBER,
+    degradation_interval=_pair,
+    severity=TEXT,
+    sensitivity_reading=TEXT,
+    noise_tolerance_index=Either(NUMBER, nothing=True),
     kl=_figure,
+    flip_rate=_figure,
+    perplexity=_figure,
+    snr_db=NUMBER,
+    dose=NUMBER,
+    total_injections=NUMBER,
+    cost=NUMBER,
 )
-_known_layer = _record(kl=_figure)
+_span = Record(start_layer=NUMBER, end_layer=NUMBER)
+_amplified = _span | Record({"amplification": Either(_figure, nothing=True)})
+_row = Named("row", Either(_measured, _failed, "failed"))
+_group = Named("group", Either(_measured | _span, _failed | _span, "failed"))
+_window = Named("window", Either(_measured | _amplified, _failed | _amplified, "failed"))
+_layer = Either(Record(kl=_figure, how=TEXT), Record(failed=TEXT), "failed", nothing=True)
 
-
-def _row(value: Any, where: str) -> None:
-    """A row of a level: measured, or failed."""
-    (_record(failed=_text) if isinstance(value, dict) and "failed" in value else _measured)(value, where)
-
-
-def _layer_row(value: Any, where: str) -> None:
-    """A layer of which a window or the map tells."""
-    (_record(failed=_text) if isinstance(value, dict) and "failed" in value else _known_layer)(value, where)
-
-
-def _window(value: Any, where: str) -> None:
-    _row(value, where)
-    _record(start_layer=_number, end_layer=_number)(value, where)
-    _optional(amplification=_unless_empty(_figure))(value, where)
-
-
-def _agreement(value: Any, where: str) -> None:
-    _record(checked=_number, spearman=_unless_empty(_figure))(value, where)
-    if value["spearman"]:
-        _record(ratio_median=_number)(value, where)
-
-
-_cells = _all(_record(layer=_layer, operator=_text, how=_text, kl=_figure))
-_checked_map = _record(cells=_cells, passes=_number, agreement=_agreement, corrections=_each(_number))
-
-
-def _map(value: Any, where: str) -> None:
-    """Checked by injection, or none at all for noise that has no map."""
-    (_checked_map if isinstance(value, dict) and "agreement" in value else _optional(cells=_cells))(value, where)
-
-
-_SECTIONS: dict[str, Check] = {
-    "executive_summary": _record(overall_risk_level=_text, risk_score=_number),
-    "operator_analysis": _each(_row),
-    "layer_analysis": _each(_window),
-    "channel_analysis": _unless_empty(
-        _record(
-            summary=_record(total_outlier_channels=_number),
-            per_layer=_each(_record(max_ratio=_number, non_finite=_number)),
-        )
+_cell = Named(
+    "cell",
+    Record(
+        layer=LAYER,
+        operator=TEXT,
+        kl=_figure,
+        how=TEXT,
+        predicted=_figure,
+        measured=Either(_figure, nothing=True),
+        disagrees=TRUTH,
     ),
-    "map": _map,
-    "cross_level": _table,
-    "recommendations": _all(_record(priority=_text, component=_text, issue=_text, action=_text, evidence=_text)),
-    "metrics": _optional(
-        clean=_record(accuracy=_figure, chance=_number, conclusive=_truth),
-        together=_each(_row),
-        groups=_each(_row),
-        layers=_each(_unless_empty(_layer_row)),
-        critical_thresholds=_each(_record(how=_text, critical_threshold=_unless_empty(_number))),
+)
+_cells = Listed(_cell)
+_map_agreement = Record(
+    checked=NUMBER,
+    spearman=Either(_figure, nothing=True),
+    ratio_median=Either(NUMBER, nothing=True),
+    ratio_quartiles=Either(_pair, nothing=True),
+)
+_checked_map = Record(
+    noise_scale=NUMBER,
+    cells=_cells,
+    agreement=_map_agreement,
+    corrections=Table(NUMBER),
+    passes=NUMBER,
+    channels=Table(Record(channels=Listed(NUMBER), shares=Listed(NUMBER))),
+)
+_module = Record(
+    outlier_indices=Listed(NUMBER),
+    num_outliers=NUMBER,
+    total_channels=NUMBER,
+    outlier_percentage=NUMBER,
+    outlier_ratios=Listed(NUMBER),
+    max_ratio=NUMBER,
+    severities=Listed(TEXT),
+    kinds=Listed(Either(TEXT, nothing=True)),
+    persistence=Listed(Either(NUMBER, nothing=True)),
+    samples=Either(NUMBER, nothing=True),
+    non_finite=NUMBER,
+)
+_proxy = Record(
+    name=TEXT,
+    spearman=Either(_figure, nothing=True),
+    kendall=Either(_figure, nothing=True),
+    expected=TEXT,
+    verdict=TEXT,
+    reason=TEXT,
+)
+_threshold = Record(
+    critical_threshold=Either(NUMBER, nothing=True),
+    risk=TEXT,
+    how=TEXT,
+    predicted=Either(NUMBER, nothing=True),
+    predicted_interval=Either(Listed(Either(NUMBER, nothing=True), length=2), nothing=True),
+    measured_between=Either(_pair, nothing=True),
+    evaluations=NUMBER,
+)
+
+_NAMED = (_figure, _row, _group, _window, _cell)
+
+_SECTIONS: Mapping[str, Shape] = {
+    "executive_summary": Record(
+        critical_operators=Listed(TEXT),
+        num_critical_operators=NUMBER,
+        avalanche_points=Listed(Record(layer_range=TEXT, degradation=NUMBER, severity=TEXT)),
+        num_avalanche_points=NUMBER,
+        total_outlier_channels=NUMBER,
+        overall_risk_level=TEXT,
+        risk_score=NUMBER,
     ),
-    "coverage": _record(layers=_number),
-    "environment": _table,
-    "cost": _record(forward_pass_equivalents=_number),
-    "config": _record(noise_scale=_number),
+    "operator_analysis": Table(_row),
+    "layer_analysis": Table(_window),
+    "channel_analysis": Either(
+        Record(
+            summary=Record(layers_with_outliers=NUMBER, total_outlier_channels=NUMBER),
+            per_layer=Table(_module),
+        ),
+        nothing=True,
+    ),
+    "map": Either(Record({"cells": _cells, "note": TEXT}), _checked_map, "agreement"),
+    "cross_level": Record({"outliers_vs_sensitivity": NUMBER, "expected": TEXT}),
+    "recommendations": Listed(
+        Record(priority=TEXT, component=TEXT, issue=TEXT, action=TEXT, evidence=TEXT, command=TEXT)
+    ),
+    "metrics": Record(
+        {
+            "clean": Record(accuracy=_figure, perplexity=_figure, chance=NUMBER, conclusive=TRUTH),
+            "together": Table(_row),
+            "order": Record(operators=Listed(TEXT), found=Listed(TEXT), expected=Listed(TEXT)),
+            "groups": Table(_group),
+            "layers": Table(_layer),
+            "critical_thresholds": Table(_threshold),
+            "agreement": Either(Record(proxies=Listed(_proxy), layers=NUMBER), nothing=True),
+        }
+    ),
+    "coverage": Record(
+        layers=NUMBER,
+        sites=Table(NUMBER),
+        in_steps=Table(NUMBER),
+        hidden=Table(NUMBER),
+        observer=Either(Record(bit_identical=TRUTH, steps_difference=NUMBER), nothing=True),
+    ),
+    "environment": Record(
+        {
+            "parameters": NUMBER,
+            "dtype": TEXT,
+            "device": TEXT,
+            "attention": Either(TEXT, nothing=True),
+            "remote_code": TRUTH,
+        }
+    ),
+    "cost": Record(forward_pass_equivalents=NUMBER, by_stage=Table(NUMBER)),
+    "config": Record(
+        {"level": TEXT, "error_type": TEXT, "layer_noise_scale": Either(NUMBER, nothing=True)},
+        model=TEXT,
+        data=Record(name=TEXT, task=TEXT, rows=NUMBER, predicted_tokens=NUMBER, longest_row=NUMBER, fingerprint=TEXT),
+        noise_scale=NUMBER,
+    ),
+    "readings": Table(Record(formula=TEXT, unit=TEXT, bands=Listed(TEXT), source=TEXT, note=TEXT)),
+    "next_steps": Listed(Record(command=TEXT, why=TEXT)),
 }
-"""the documented sections, each with what is checked of it"""
+"""the sections, each with its shape"""

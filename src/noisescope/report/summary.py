@@ -16,10 +16,18 @@ __all__ = ["summarise"]
 SHOWN = 8
 
 
-def summarise(sections: Mapping[str, Any]) -> str:
-    """A dozen lines or two, from the sections of a report."""
-    parts = [_headline(sections), _fragile(sections), _trust(sections), _thresholds(sections), _channels(sections)]
-    return "\n\n".join(part for part in [*parts, _advice(sections)] if part)
+def summarise(sections: Mapping[str, Any], *, most: int | None = SHOWN) -> str:
+    """A dozen lines or two, from the sections of a report; of each list the first `most`, or with None all."""
+    parts = [
+        _headline(sections),
+        _fragile(sections, most),
+        _trust(sections),
+        _thresholds(sections, most),
+        _channels(sections),
+        _advice(sections, most),
+        _next(sections),
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _headline(sections: Mapping[str, Any]) -> str:
@@ -27,15 +35,19 @@ def _headline(sections: Mapping[str, Any]) -> str:
     return f"Risk: {summary['overall_risk_level']} (score {summary['risk_score']:.0f})   {cost:.0f} forward passes"
 
 
-def _fragile(sections: Mapping[str, Any]) -> str:
+def _fragile(sections: Mapping[str, Any], most: int | None) -> str:
     rows = [(name, row) for name, row in sections["operator_analysis"].items()]
     rows += [(_window_name(name, row), row) for name, row in sections["layer_analysis"].items()]
     rows.sort(key=lambda item: _rank(item[1]), reverse=True)
     if not rows:
         return ""
-    scale = sections["config"]["noise_scale"]
-    head = ("", f"where it is fragile (noise {scale:g})", "KL, nats/token", "accuracy lost", "severity")
-    return _table([head, *(_line(place, name, row) for place, (name, row) in enumerate(rows[:SHOWN], 1))])
+    head = ("", f"where it is fragile ({_noise(sections['config'])})", "KL, nats/token", "accuracy lost", "severity")
+    return _table([head, *(_line(place, name, row) for place, (name, row) in enumerate(rows[:most], 1))])
+
+
+def _noise(config: Mapping[str, Any]) -> str:
+    of_layers = config.get("layer_noise_scale")
+    return f"noise {config['noise_scale']:g}" + (f", of layers {of_layers:g}" if of_layers is not None else "")
 
 
 def _line(place: int, name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -81,7 +93,7 @@ def _trust(sections: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _thresholds(sections: Mapping[str, Any]) -> str:
+def _thresholds(sections: Mapping[str, Any], most: int | None) -> str:
     found = sections["metrics"].get("critical_thresholds", {})
     measured = [(name, row) for name, row in found.items() if row["how"] == "measured"]  # searched to the end
     if not measured:
@@ -89,7 +101,7 @@ def _thresholds(sections: Mapping[str, Any]) -> str:
     measured.sort(key=lambda item: item[1]["critical_threshold"] or 1.0)
     words = [
         f"{name} {row['critical_threshold']:.3f}" if row["critical_threshold"] else f"{name} above 0.2"
-        for name, row in measured[:3]
+        for name, row in measured[: most and 3]
     ]
     return f"critical noise (10% of accuracy lost): {', '.join(words)}"
 
@@ -107,12 +119,18 @@ def _channels(sections: Mapping[str, Any]) -> str:
     return f"channels: {total} outliers in {modules} modules, the largest {worst['max_ratio']:.0f}x in {name}{also}"
 
 
-def _advice(sections: Mapping[str, Any]) -> str:
+def _advice(sections: Mapping[str, Any], most: int | None) -> str:
     found = sections["recommendations"]
     if not found:
         return ""
-    lines = [f"[{item['priority']}] {item['component']}: {item['action']} ({item['issue']})" for item in found[:SHOWN]]
+    lines = [f"[{item['priority']}] {item['component']}: {item['action']} ({item['issue']})" for item in found[:most]]
     return "\n ".join(["what to do", *lines])
+
+
+def _next(sections: Mapping[str, Any]) -> str:
+    found = [(step["command"], step["why"]) for step in sections["next_steps"]]
+    width = max((len(command) for command, _ in found), default=0)
+    return "\n ".join(["next", *(f"{command.ljust(width)}  # {why}" for command, why in found)]) if found else ""
 
 
 def _figure(figure: Mapping[str, float]) -> str:

@@ -1,6 +1,7 @@
 """What can be asked, checked and canonical: a selection of sites, a diagnosis. No torch here."""
 
-from .diagnosis import DEFAULT_WINDOW, LEVELS, PRESETS, DiagnosisSpec, Preset
+from .checks import Check, checked, named
+from .diagnosis import DEFAULT_WINDOW, FIELDS, LEVELS, OPTIONS, PRESETS, DiagnosisSpec, Preset
 from .selecting import (
     OUTSIDE,
     Layer,
@@ -15,9 +16,12 @@ from .selecting import (
 
 __all__ = [
     "DEFAULT_WINDOW",
+    "FIELDS",
     "LEVELS",
+    "OPTIONS",
     "OUTSIDE",
     "PRESETS",
+    "Check",
     "DiagnosisSpec",
     "Layer",
     "Phase",
@@ -25,6 +29,8 @@ __all__ = [
     "Selection",
     "check_scale",
     "check_scales",
+    "checked",
+    "named",
     "parse_layers",
     "parse_names",
     "parse_phases",

@@ -5,15 +5,17 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import InputError, unknown_name
-from .selecting import Layer, check_scale, parse_layers, parse_names
+from ..errors import InputError
+from .checks import Check, checked, one_of, optional, positive, text, truth, whole
+from .selecting import Layer, parse_layers, parse_names
 
-__all__ = ["DEFAULT_WINDOW", "LEVELS", "PRESETS", "DiagnosisSpec", "Preset"]
+__all__ = ["DEFAULT_WINDOW", "FIELDS", "LEVELS", "OPTIONS", "PRESETS", "DiagnosisSpec", "Preset"]
 
 DEFAULT_WINDOW = 3
 """layers of a window, or as many as there are"""
 LEVELS = ("operator", "layer", "channel", "full")
 SAMPLED = ("checks", "all")
+ENGINES = ("local",)
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,65 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
+def _samples(given: Any) -> int:
+    if given == 1 and not isinstance(given, bool):
+        raise InputError("got 1, but intervals need at least two samples")
+    count: int = whole(2)(given)
+    return count
+
+
+def _engine(given: Any) -> str:
+    if given == "ray":
+        raise InputError('got "ray", which is not available yet, expected local')
+    return str(one_of("engine", ENGINES)(given))
+
+
+FIELDS: Mapping[str, Check] = MappingProxyType(
+    {
+        "level": one_of("level", LEVELS),
+        "noise_scale": positive,
+        "layer_noise_scale": optional(positive),
+        "error_type": text,
+        "layers": parse_layers,
+        "operators": lambda given: parse_names(given, what="operators"),
+        "window_size": whole(1),
+        "step_size": whole(1),
+        "avalanche_threshold": positive,
+        "outlier_threshold": positive,
+        "target_degradation": positive,
+        "trials": whole(1),
+        "sampled": one_of("sampled", SAMPLED),
+        "curvature": truth,
+        "seed": whole(0),
+    }
+)
+"""field of a `DiagnosisSpec` -> its check; flags and configuration files are held to the same"""
+
+OPTIONS: Mapping[str, Check] = MappingProxyType(
+    {
+        "n_samples": _samples,
+        "calibration_samples": optional(whole(2)),
+        "batch_size": whole(1),
+        "max_length": optional(whole(2)),
+        "max_new_tokens": whole(1),
+        "engine": _engine,
+    }
+)
+"""what a run is given beside the question: how much of the data, and how it is worked off -> its check"""
+
+
 @dataclass(frozen=True)
 class DiagnosisSpec:
     """A diagnosis to run. Defaults are those of `noisescope diagnose`.
 
     `layers` and `operators` restrict what is looked at; None means everything. `sampled="all"` injects into every
     single layer and verifies every critical threshold, where the default takes them from the map and checks a share.
+    `layer_noise_scale` is that of windows, groups and single layers; None means the same as everywhere.
     """
 
     level: str = "full"
     noise_scale: float = 0.05
+    layer_noise_scale: float | None = None
     error_type: str = "relative_gaussian"
     layers: tuple[Layer, ...] | None = None
     operators: tuple[str, ...] | None = None
@@ -53,18 +104,13 @@ class DiagnosisSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise unknown_name("level", self.level, LEVELS)
-        if self.sampled not in SAMPLED:
-            raise unknown_name("sampled", self.sampled, SAMPLED)
-        for name in ("noise_scale", "avalanche_threshold", "outlier_threshold", "target_degradation"):
-            if check_scale(getattr(self, name), what=name) == 0:
-                raise InputError(f"{name}: got 0, expected a number > 0")
-        for name in ("window_size", "step_size", "trials"):
-            _check_whole(name, getattr(self, name), least=1)
-        _check_whole("seed", self.seed, least=0)
-        object.__setattr__(self, "layers", parse_layers(self.layers))
-        object.__setattr__(self, "operators", parse_names(self.operators, what="operators"))
+        for name, value in checked(vars(self), FIELDS).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def scale_of_layers(self) -> float:
+        """The noise scale of windows, groups and single layers."""
+        return self.noise_scale if self.layer_noise_scale is None else self.layer_noise_scale
 
     def includes(self, level: str) -> bool:
         """True if that level is asked for, alone or with all others."""
@@ -73,8 +119,3 @@ class DiagnosisSpec:
     def as_json(self) -> dict[str, Any]:
         """Plain values, for a report."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-
-def _check_whole(name: str, given: object, *, least: int) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise InputError(f"{name}: got {given!r}, expected a whole number of at least {least}")

@@ -38,6 +38,8 @@ KEYS = {
     "environment",
     "cost",
     "config",
+    "readings",
+    "next_steps",
     "schema_version",
 }
 
@@ -94,7 +96,7 @@ def diagnose(home: Path, output: Path, *more: str | Path, model: str = "tiny") -
     """The report of a small run that is well."""
     code, out, err = run(home / model, "--data", home / "text.txt", *SMALL, "--output", output, *more)
     assert (code, err) == (0, "")
-    assert out.endswith(f"Report: {output / 'report.json'}\n")
+    assert out.endswith(f"Report: {output / 'report.html'}\n")
     return json.loads((output / "report.json").read_text())
 
 
@@ -113,12 +115,13 @@ def trained(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 def test_the_report_has_the_documented_keys_and_no_others(trained: tuple[Path, str]) -> None:
     output, _ = trained
-    assert os.listdir(output) == ["report.json"]
+    shown = {name for name in os.listdir(output) if not name.startswith(".")}
+    assert shown == {"report.json", "report.md", "report.html", "journal", "run.json"}
     sections = json.loads((output / "report.json").read_text())
     assert set(sections) == KEYS
     assert sections["config"]["model"] == "llama"
     assert sections["config"]["data"]["name"] == "text.txt"
-    assert sections["schema_version"] == 1
+    assert sections["schema_version"] == 2
     assert set(sections["executive_summary"]) == {
         "critical_operators",
         "num_critical_operators",
@@ -146,7 +149,7 @@ def test_the_summary_says_what_was_asked_and_found(trained: tuple[Path, str]) ->
     assert any("where it is fragile (noise 0.05)" in line for line in lines)
     assert any("agrees with injection: Spearman" in line for line in lines)
     assert any(line.startswith("took 0 min ") for line in lines)
-    assert lines[-1] == f"Report: {output / 'report.json'}"
+    assert lines[-1] == f"Report: {output / 'report.html'}"
     assert str(Report.load(output)) in out
 
 
@@ -337,9 +340,9 @@ def check_refused(code: int, message: str, *given: str | Path, output: Path) -> 
         ("--level operatr", 2, "'operatr' is not one of 'operator', 'layer', 'channel', 'full'"),
         ("--preset fast", 2, "'fast' is not one of 'quick', 'standard', 'report'"),
         ("--sampled some", 2, "'some' is not one of 'checks', 'all'"),
-        ("--noise-scale 0", 2, "--noise-scale: got 0, expected a number > 0"),
-        ("--noise-scale -1", 2, "--noise-scale: got -1.0, expected a finite number"),
-        ("--noise-scale nan", 2, "--noise-scale: got nan, expected a finite number"),
+        ("--noise-scale 0", 2, "--noise-scale: got 0.0, expected a number > 0"),
+        ("--noise-scale -1", 2, "--noise-scale: got -1.0, expected a number > 0"),
+        ("--noise-scale nan", 2, "--noise-scale: got nan, expected a number > 0"),
         ("--noise-scale much", 2, "'--noise-scale'"),
         ("--window-size 0", 2, "--window-size: got 0, expected a whole number of at least 1"),
         ("--window-size 4", 2, "--window-size: got 4, expected at most 3, the layers in a row to choose from"),
@@ -352,8 +355,8 @@ def check_refused(code: int, message: str, *given: str | Path, output: Path) -> 
         ("--n-samples 0", 2, "--n-samples: got 0"),
         ("--batch-size 0", 2, "--batch-size: got 0"),
         ("--max-length 65", 2, "--max-length: got 65, but the model's window is 64 tokens"),
-        ("--calibration-samples 0", 2, "--calibration-samples: got 0, expected a whole number from 2"),
-        ("--calibration-samples 1", 2, "--calibration-samples: got 1, expected a whole number from 2"),
+        ("--calibration-samples 0", 2, "--calibration-samples: got 0, expected a whole number of at least 2"),
+        ("--calibration-samples 1", 2, "--calibration-samples: got 1, expected a whole number of at least 2"),
         ("--layers nine", 2, '--layers: unknown layer "nine"'),
         ("--layers 99", 3, "--layers: 99 is out of range, the model has 0 to 2"),
         ("--operators gelu", 3, "operators gelu: no such site; `noisescope sites` lists what there is"),

@@ -1,28 +1,30 @@
 """Checks of the map: which cells, what stands afterwards, when a correction is carried on."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 
-import noisescope
 from noisescope.diagnosis.checking import carrying_helps, choose_checks, correct
 from noisescope.measure.intervals import Estimate
-from noisescope.points import Point, Result
-from noisescope.specs import Selection
 
 
 def figure(value: float, share: float = 0.05) -> Estimate:
     return Estimate(value, value * 0.9, value * 1.1, value * share, 50)
 
 
+@dataclass
 class Compared:
-    def __init__(self, kl: Estimate) -> None:
-        self.kl = kl
+    kl: Estimate
 
 
-def result(kl: Estimate | None) -> Result:
-    point = Point(Selection(), noisescope.RelativeGaussian(0.05))
-    return Result(point, Compared(kl) if kl else None, 1, 0.05, 26.0, 0.5)
+@dataclass
+class Measured:
+    comparison: Compared | None
+
+
+def result(kl: Estimate | None) -> Measured:
+    return Measured(Compared(kl) if kl else None)
 
 
 CELLS = {(layer, operator): figure(1 + layer) for operator in ("linear", "softmax", "silu") for layer in range(10)}

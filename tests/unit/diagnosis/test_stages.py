@@ -7,6 +7,7 @@ import noisescope
 from families import build, tokens
 from noisescope.diagnosis import Diagnosis, Progress
 from noisescope.diagnosis.by_layer import Window, longest_run
+from noisescope.diagnosis.thresholds import Link
 from noisescope.errors import InputError, NothingMatched
 from noisescope.measure.opening import open_data
 from noisescope.specs import DiagnosisSpec
@@ -139,3 +140,62 @@ def test_an_iterator_is_not_read_twice() -> None:
 def test_with_everything_sampled_the_measured_values_stand() -> None:
     run = diagnosis(sampled="all", level="operator", noise_scale=0.01)
     assert {cell.how for cell in run.checked.cells.values()} == {"measured"}
+
+
+# --- a noise scale for layers -----------------------------------------------------------------------------------
+
+
+def trained_run(**asked: object) -> Diagnosis:
+    model, tokenizer = fixture("llama")
+    return Diagnosis(model, open_data(None, tokenizer, n_samples=8, max_length=16), DiagnosisSpec(**asked))
+
+
+def test_layers_have_the_scale_of_all_unless_they_are_given_one() -> None:
+    one, two = trained_run(noise_scale=0.05), trained_run(noise_scale=0.05, layer_noise_scale=0.05)
+    assert one._map_of_layers is one.checked
+    assert two._map_of_layers is two.checked
+    assert one.layer_kl(3) == two.layer_kl(3)
+
+
+@pytest.mark.parametrize("sampled", ["checks", "all"])
+def test_a_scale_of_layers_is_that_of_windows_groups_layers_and_what_they_are_compared_with(sampled: str) -> None:
+    asked = {"layers": "2-4", "operators": ("linear",), "sampled": sampled}
+    apart = trained_run(noise_scale=0.1, layer_noise_scale=0.02, **asked)
+    alone = trained_run(noise_scale=0.02, **asked)
+    assert {row.result.point.noise_scale for row in apart.operators} == {0.1}
+    assert {row.result.point.noise_scale for row in apart.windows.values()} == {0.02}
+    assert {row.result.point.noise_scale for _, row in apart.groups.values()} == {0.02}
+    assert {row.result.point.noise_scale for row in apart.single_layers.values()} <= {0.02}
+    window = Window(2, 4)
+    assert apart.windows[window].kl == alone.windows[window].kl, "the other scale has no part in it"
+    # predicted, not checked at that scale: the same up to what the checks of the other run moved
+    assert apart.layer_kl(3).value == pytest.approx(alone.layer_kl(3).value, rel=0.2)
+    assert apart.amplification(window).value == pytest.approx(alone.amplification(window).value, rel=0.2)
+
+
+def test_thresholds_do_not_depend_on_the_scale_that_they_are_told_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that is injected more softly is no sturdier for that."""
+    starts = {}
+
+    def search(point, _degradation, *, start, known, **_more):
+        starts[point.selection.layers, known and tuple(known)] = start
+        return (0.0, 0.2), 0
+
+    monkeypatch.setattr("noisescope.diagnosis.stages.search", search)
+    monkeypatch.setattr(Link, "fit", lambda _rows: Link(intercept=0.0, slope=0.5, spread=0.1, points=9))
+    found = trained_run(noise_scale=0.1, layer_noise_scale=0.02, layers="2-4", sampled="all").thresholds
+    assert {layers for layers, _ in starts} >= {(2,), (3,), (4,)}
+    assert {known for layers, known in starts if layers in ((2,), (3,), (4,))} == {(0.02,)}
+    assert {known for layers, known in starts if layers == (2, 3, 4)} == {(0.1,)}
+    same = trained_run(noise_scale=0.02, layers="2-4", sampled="all").thresholds
+    for name in ("L2", "L3", "L4"):
+        assert found[name].predicted == same[name].predicted
+    assert found["linear"].predicted.value == pytest.approx(same["linear"].predicted.value, rel=0.3)
+
+
+def test_a_scale_of_layers_is_shown() -> None:
+    run = noisescope.diagnose(
+        build("llama"), [tokens(rows=4)], spec=DiagnosisSpec(layer_noise_scale=0.02, level="layer", operators="linear")
+    )
+    assert run.sections["config"]["layer_noise_scale"] == 0.02
+    assert "(noise 0.05, of layers 0.02)" in str(run)

@@ -393,10 +393,11 @@ def test_the_integrated_diagnosis(llama: tuple[nn.Module, Batches], tmp_path: Pa
     assert all(set(row) >= OUTLIER_KEYS for row in per_layer.values())
     assert {row["samples"] for row in per_layer.values()} == {4}
     for advice in found["recommendations"]:
-        assert set(advice) == {"priority", "component", "issue", "action", "evidence"}
+        assert set(advice) == {"priority", "component", "issue", "action", "evidence", "command"}
     check_plain(found)
     written = diagnostic.save_report(tmp_path / "new" / "report.v1")
-    assert tmp_path / "new" / "report.v1.json" in written
+    assert [path.name for path in written] == ["report.v1.md", "report.v1.html", "report.v1.json"]
+    assert sorted((tmp_path / "new").iterdir()) == sorted(written)
     assert Report.load(tmp_path / "new" / "report.v1.json").to_json() == Report(found).to_json()
 
 

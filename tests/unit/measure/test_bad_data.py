@@ -10,7 +10,7 @@ import pytest
 import torch
 from fixture_models import chat_tokenizer, tokenizer
 
-from noisescope.errors import InputError, MissingExtra
+from noisescope.errors import InputError, MissingExtra, quoted
 from noisescope.measure.opening import open_data
 
 TOKENIZER = tokenizer()
@@ -298,8 +298,11 @@ def test_a_choice_that_does_not_fit() -> None:
 @pytest.mark.parametrize("name", ["n_samples", "batch_size", "max_length"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, "8", True])
 def test_numbers_that_cannot_be_meant(name: str, value: object) -> None:
-    least = 2 if name == "max_length" else 1
-    assert refusal([WORDS, WORDS], **{name: value}) == f"{name}: got {value!r}, expected a whole number from {least}"
+    least = 1 if name == "batch_size" else 2
+    assert (
+        refusal([WORDS, WORDS], **{name: value})
+        == f"{name}: got {quoted(value)}, expected a whole number of at least {least}"
+    )
 
 
 # --- Python objects ---------------------------------------------------------------------------------------------

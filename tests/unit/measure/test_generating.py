@@ -146,5 +146,5 @@ def test_a_model_that_cannot_write_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["batch_size", "max_new_tokens"])
 def test_numbers_that_cannot_be_meant(name: str) -> None:
-    with pytest.raises(InputError, match=f"^{name}: got 0, expected a whole number from 1$"):
+    with pytest.raises(InputError, match=f"^{name}: got 0, expected a whole number of at least 1$"):
         generate_correct(model(), task("llama"), tokenizer(), **{name: 0})

@@ -55,9 +55,9 @@ def test_resumed_and_whole_trials_are_the_same_bits(llama: tuple, layers: tuple 
     whole, resumed = (Bench(model, data, resume=resume).run(point) for resume in (False, True))
     for part in ("kl_nats", "flips", "correct", "nll_nats"):
         assert np.array_equal(getattr(whole.comparison.noisy, part), getattr(resumed.comparison.noisy, part))
-    assert whole.cost == 1.0
+    assert whole.finding.cost == 1.0
     first = {None: 0, ("embed",): 0, ("head",): 8, ("final_norm",): 8}.get(layers, layers and layers[0])
-    assert resumed.cost == pytest.approx((8 - first) / 8)
+    assert resumed.finding.cost == pytest.approx((8 - first) / 8)
 
 
 def test_trials_are_independent_and_add_up(llama: tuple) -> None:
@@ -65,8 +65,8 @@ def test_trials_are_independent_and_add_up(llama: tuple) -> None:
     bench = Bench(model, data)
     three = bench.run(Point(Selection((2,)), NOISE, trials=3))
     one = bench.run(Point(Selection((2,)), NOISE))
-    assert three.cost == pytest.approx(3 * one.cost)
-    assert three.injections == 3 * one.injections
+    assert three.finding.cost == pytest.approx(3 * one.finding.cost)
+    assert three.finding.injections == 3 * one.finding.injections
     assert three.comparison.kl.value != one.comparison.kl.value
     assert three.comparison.kl.value == pytest.approx(one.comparison.kl.value, rel=0.3)
     assert three.comparison.kl.n == one.comparison.kl.n == 10
@@ -77,8 +77,8 @@ def test_trials_end_when_the_interval_is_narrow(llama: tuple) -> None:
     bench = Bench(model, data)
     loose = bench.run(Point(Selection((7,)), NOISE, trials=5, tolerance=10.0))
     tight = bench.run(Point(Selection((7,)), NOISE, trials=5, tolerance=1e-9))
-    assert loose.cost == pytest.approx(1 / 8)
-    assert tight.cost == pytest.approx(5 / 8)
+    assert loose.finding.cost == pytest.approx(1 / 8)
+    assert tight.finding.cost == pytest.approx(5 / 8)
 
 
 def test_draws_are_common_to_all_scales(llama: tuple) -> None:
@@ -101,9 +101,9 @@ def test_no_noise_no_difference(llama: tuple) -> None:
 def test_dose_and_signal_to_noise_are_as_realised(llama: tuple) -> None:
     model, data = llama
     result = Bench(model, data).run(Point(Selection((4,), ("linear",)), NOISE))
-    assert result.dose == pytest.approx(0.1, rel=0.02)
-    assert result.snr_db == pytest.approx(20 * np.log10(1 / (0.1 * np.sqrt(2 / np.pi))), abs=0.3)
-    assert result.injections == 7 * len(data.batches)
+    assert result.finding.dose == pytest.approx(0.1, rel=0.02)
+    assert result.finding.snr_db == pytest.approx(20 * np.log10(1 / (0.1 * np.sqrt(2 / np.pi))), abs=0.3)
+    assert result.finding.injections == 7 * len(data.batches)
 
 
 def test_a_model_that_cannot_be_resumed_is_run_whole() -> None:
@@ -120,7 +120,7 @@ def test_a_model_that_cannot_be_resumed_is_run_whole() -> None:
     layers[5].mlp.register_forward_hook(skip_connection)
     bench = Bench(model, data)
     result = bench.run(Point(Selection((6,)), NOISE))
-    assert result.cost in (1.0, pytest.approx(2 / 8))
+    assert result.finding.cost in (1.0, pytest.approx(2 / 8))
     whole = Bench(model, data, resume=False).run(Point(Selection((6,)), NOISE))
     assert result.comparison.kl.value == whole.comparison.kl.value
 
@@ -140,7 +140,7 @@ def test_noise_that_breaks_the_output_is_a_failed_point(llama: tuple) -> None:
     point = Point(Selection((2,), ("rms_norm",)), noisescope.RelativeGaussian(1e38))
     result = bench.run(point)
     assert result.comparison is None
-    assert "first value that is not finite is at model.layers.2." in result.failure
+    assert "first value that is not finite is at model.layers.2." in result.finding.failure
     assert bench.run(Point(Selection((2,)), NOISE)).comparison is not None
 
 
@@ -171,7 +171,7 @@ def test_a_rare_fault_may_miss_a_batch_but_not_all(llama: tuple) -> None:
     model, data = llama
     bench = Bench(model, data)
     result = bench.run(Point(Selection((7,), ("linear",)), InBatches(1e-4, (1,))))
-    assert 0 < result.dose < 1e-3
+    assert 0 < result.finding.dose < 1e-3
     assert [value > 0 for value in result.comparison.noisy.kl_nats] == [at == 4 for at in range(10)]
     with pytest.raises(
         DoseVanished, match=r"layers 7, operators linear: rare at scale 0.0001 changed none of \d+ values"

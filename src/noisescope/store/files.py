@@ -1,4 +1,4 @@
-"""The only room that writes files: each file is at all times absent, old or new.
+"""Files that are at all times absent, old or new; locks; scratch space.
 
     atomic_write(path, data)        one file, replaced whole
     atomic_directory(path)          a directory that appears with everything in it, or not at all
@@ -6,11 +6,21 @@
     sha256(path)                    what a file holds
     Spill(parent)                   values that do not fit in memory, for as long as the process lives
 
-Nothing here knows what the bytes mean, and nothing here imports torch. What the system refuses (no space, no
+Nothing here knows what the bytes mean. What the system refuses (no space, no
 permission, an I/O error) is one StoreError line about the file that was asked for, never a partial file.
 """
 
-__all__ = ["Spill", "atomic_directory", "atomic_write", "lock", "make_directory", "remove", "sha256", "sweep"]
+__all__ = [
+    "Spill",
+    "atomic_directory",
+    "atomic_write",
+    "lock",
+    "make_directory",
+    "remove",
+    "sha256",
+    "store_errors",
+    "sweep",
+]
 
 import errno
 import glob
@@ -26,7 +36,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .errors import StoreError
+from ..errors import StoreError
 
 _ADVICE = {
     errno.ENOSPC: "free some space or choose another directory",
@@ -43,7 +53,7 @@ def atomic_write(path: Path, data: bytes) -> None:
     The directory must exist. An existing file is replaced: ask first where that matters.
     """
     temporary = _sibling(path)
-    with _store_errors(path):
+    with store_errors(path):
         try:
             _write_new(temporary, data)
             os.replace(temporary, path)
@@ -56,7 +66,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 def make_directory(path: Path) -> Path:
     """The directory, made with its parents where it was absent."""
-    with _store_errors(path):
+    with store_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -72,7 +82,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     ...     model.save_pretrained(directory)
     """
     temporary = _sibling(path)
-    with _store_errors(path):
+    with store_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
@@ -93,7 +103,7 @@ def lock(path: Path, *, wait: bool = True, waiting: Callable[[int | None], None]
     """
     held = FileLock(str(path))
     owner = path.with_name(f"{path.name}.owner")
-    with _store_errors(path):
+    with store_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _acquire(held, owner, wait=wait, waiting=waiting)
     try:
@@ -109,7 +119,7 @@ def lock(path: Path, *, wait: bool = True, waiting: Callable[[int | None], None]
 def sha256(path: Path) -> str:
     """The SHA-256 of the file's bytes, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    with _store_errors(path, "read"), path.open("rb") as file:
+    with store_errors(path, "read"), path.open("rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
@@ -117,7 +127,7 @@ def sha256(path: Path) -> str:
 
 def remove(path: Path) -> None:
     """Nothing at path any more, whether it was a file, a directory or already absent."""
-    with _store_errors(path, "remove"):
+    with store_errors(path, "remove"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -204,7 +214,7 @@ def _pid(owner: Path) -> int | None:
 
 
 @contextmanager
-def _store_errors(path: Path, verb: str = "write") -> Iterator[None]:
+def store_errors(path: Path, verb: str = "write") -> Iterator[None]:
     """An OSError inside becomes one StoreError line: what was tried, on which file, and what helps."""
     try:
         yield
@@ -221,7 +231,7 @@ class Spill:
     """
 
     def __init__(self, parent: str) -> None:
-        with _store_errors(Path(parent)):
+        with store_errors(Path(parent)):
             self.path = Path(tempfile.mkdtemp(prefix="noisescope-", dir=parent))
         self._count = 0
         self.close = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
@@ -230,6 +240,6 @@ class Spill:
         """A new file with that content; where it is."""
         path = self.path / str(self._count)
         self._count += 1
-        with _store_errors(path):
+        with store_errors(path):
             path.write_bytes(data)
         return str(path)

@@ -1,20 +1,25 @@
-"""Strict JSON, the same bytes for the same report: no bare NaN, no infinity, keys in the order they were written."""
+"""Strict JSON, the same bytes for the same values: no bare NaN, no infinity, keys in the order they were written."""
 
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "encode_line"]
 
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: Any) -> str:
-    """The JSON text; numbers that are not finite become {"non_finite": "NaN"} and the like."""
+    """The JSON text of a document; numbers that are not finite become {"non_finite": "NaN"} and the like."""
     text = json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     # half a character, as in a file name that is no valid text, has no bytes in UTF-8: JSON writes it \udc80
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def encode_line(value: Any) -> str:
+    """The same on one line, in ASCII, without a newline at its end."""
+    return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
 
 
 def decode(text: str) -> Any:
@@ -34,7 +39,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
-    raise TypeError(f"a report holds plain values, not {type(value).__name__}")
+    raise TypeError(f"expected plain values, not {type(value).__name__}")
 
 
 def _name(value: float) -> str:

@@ -32,7 +32,7 @@ class Key:
     def digest(self) -> int:
         """63 well mixed bits of the key (non-negative, so that every generator accepts it)."""
         text = f"{self.seed}\x00{self.site}\x00{self.trial}\x00{self.step}"
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+        return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") >> 1
 
     def generator(self, device: "torch.device | str" = "cpu") -> "torch.Generator":
         """A fresh generator on that device, at the start of this key's draw."""

@@ -1,0 +1,24 @@
+"""One real report for all renderers."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+import noisescope as ns
+from odd_reports import with_version_2
+from trained import fixture
+
+
+@pytest.fixture(scope="session")
+def whole() -> dict[str, Any]:
+    """The sections of a real report, with everything that the second version of the schema knows."""
+    model, tokenizer = fixture("llama")
+    report = ns.diagnose(model, None, tokenizer=tokenizer, n_samples=8, max_length=12, batch_size=8, name="a llama")
+    return with_version_2(dict(report.sections))
+
+
+@pytest.fixture
+def sections(whole: dict[str, Any]) -> dict[str, Any]:
+    """A copy that a test may change."""
+    return deepcopy(whole)

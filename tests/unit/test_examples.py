@@ -1,0 +1,58 @@
+"""The examples run as a person runs them, on a fixture, and show what they say they show."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FIXTURE = ROOT / "tests" / "fixtures" / "llama"
+SHOWN = {
+    "diagnose_your_model": ("Risk: ", "map: 59 cells", "The five most fragile cells of 59", "read back with risk"),
+    "your_own_noise": ("channel_gain keeps the rules", "2      linear    forward", "Risk: "),
+    "your_own_task": ("multiple choice: clean accuracy", "chance 33%", "Risk: "),
+}
+
+
+def run(example: Path, directory: Path, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, str(example), *arguments],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_checked() -> None:
+    assert {example.stem for example in EXAMPLES} == set(SHOWN)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    shown = run(example, tmp_path)
+    for words in SHOWN[example.stem]:
+        assert words in shown
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_examples_fit_on_a_screen(example: Path) -> None:
+    assert len(example.read_text().splitlines()) < 60
+
+
+def test_a_task_can_be_a_file(tmp_path: Path) -> None:
+    """As its docstring offers. Answers that are written take minutes, so these are chosen."""
+    rows = [{"question": f"{n} plus 1?", "choices": [str(n), str(n + 1)], "answer": "B"} for n in range(4)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    shown = run(ROOT / "examples" / "your_own_task.py", tmp_path, str(FIXTURE), "sums.jsonl")
+    assert "multiple choice: clean accuracy" in shown
+    assert "chance 50%" in shown
