@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -242,6 +244,39 @@ def test_a_cell_that_was_carried_or_disagrees_is_marked(sections: Sections) -> N
     assert [cell["how"] for cell in found.data["map"]["cells"][:2]] == ["carried", "measured"]
     assert found.data["map"]["cells"][1]["disagrees"]
     assert "prediction and measurement disagree" in found.text
+
+
+ODD = (None, "odd", 7, -1.5, [], {}, [None], True, 1e300, *({"non_finite": name} for name in ("NaN", "Infinity")))
+
+
+def ways(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """To every part of a value, of tables and lists only the first two entries that are alike."""
+    if isinstance(value, dict):
+        alike = len(value) > 3 and all(isinstance(part, dict) for part in value.values())
+        parts = list(value.items())[: 2 if alike and way else None]
+    else:
+        parts = list(enumerate(value))[:2] if isinstance(value, list) else []
+    return [found for key, part in parts for found in ((*way, key), *ways(part, (*way, key)))]
+
+
+def test_what_loads_has_a_page(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts replaced at random: refused on loading, or shown; never a traceback."""
+    monkeypatch.setattr(html, "_plotly", lambda: "")
+    whole, draw, shown = report.to_json(), random.Random(4), 0
+    for way in draw.sample(ways(json.loads(whole)), 80):
+        damaged = at = json.loads(whole)
+        for part in way[:-1]:
+            at = at[part]
+        at[way[-1]] = draw.choice(ODD)
+        (tmp_path / "report.json").write_text(json.dumps(damaged))
+        try:
+            again = Report.load(tmp_path)
+        except InputError:
+            continue
+        assert again.to_html()
+        assert again._repr_html_()
+        shown += 1
+    assert 10 < shown < 80
 
 
 # --- inert ------------------------------------------------------------------------------------------------------
