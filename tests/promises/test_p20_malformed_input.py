@@ -4,18 +4,23 @@ CI asks about all classics and some mutations in process, and about a few in pro
 in one process, whose memory bounds that of each.
 """
 
+import functools
 import json
+import operator
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import malformed_kinds
 import pytest
 import yaml
 from malformed import Answer, Case, Kind, answer, check, classics, mutations, snapshot
-from malformed_kinds import KINDS, LLAMA, SMALL
+from malformed_kinds import KINDS, LLAMA, SMALL, report_files
 
 import noisescope.specs.document as documents
 from noisescope.errors import InputError
@@ -71,6 +76,44 @@ def test_mutations_are_the_same_every_time() -> None:
             [(case.name, case.content) for _, case in zip(range(20), mutations(kind), strict=False)] for _ in "12"
         )
         assert one == other
+
+
+def other_values(report: bytes, count: int, seed: int = 0) -> Iterator[Case]:
+    """The report with one of its values replaced or left out, anywhere in it: all that still is JSON."""
+    kind = next(kind for kind in KINDS if kind.name == "report")
+    dice = random.Random(seed)
+    places = [place for place in _places(json.loads(report)) if place]
+    for place in dice.sample(places, min(count, len(places))):
+        changed = json.loads(report)
+        *above, last = place
+        inside = functools.reduce(operator.getitem, above, changed)
+        value = dice.choice(OTHERS)
+        if value is None:
+            del inside[last]
+        else:
+            inside[last] = json.loads(value)
+        name = f"report: {'.'.join(map(str, place))} is {value}"
+        yield Case(kind, name, "report.json", json.dumps(changed).encode(), classic=False)
+
+
+OTHERS = (None, "null", "true", "-1", "0", "1e308", '"text"', "[]", "{}", "[[1]]", '{"non_finite": "NaN"}', "1" * 400)
+
+
+def _places(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    yield above
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inside:
+        yield from _places(part, (*above, key))
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_reports_with_another_value(count: int, tmp_path: Path) -> None:
+    """Whatever is believed can be shown."""
+    (report,) = report_files().values()
+    for number, case in enumerate(other_values(report, count)):
+        home = tmp_path / f"{number} model"
+        home.mkdir()
+        check(case, answer(case, home))
 
 
 COMMANDS = {

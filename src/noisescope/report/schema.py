@@ -144,6 +144,7 @@ _module = Record(
     non_finite=NUMBER,
 )
 _proxy = Record(
+    {"holds": Either(TRUTH, nothing=True)},
     name=TEXT,
     spearman=Either(_figure, nothing=True),
     kendall=Either(_figure, nothing=True),
@@ -151,6 +152,7 @@ _proxy = Record(
     verdict=TEXT,
     reason=TEXT,
 )
+_crossed = Record(layer=LAYER, degradation=NUMBER, sensitivity_score=NUMBER, total_outliers=NUMBER)
 _threshold = Record(
     critical_threshold=Either(NUMBER, nothing=True),
     risk=TEXT,
@@ -183,7 +185,7 @@ _SECTIONS: Mapping[str, Shape] = {
         nothing=True,
     ),
     "map": Either(Record({"cells": _cells, "note": TEXT}), _checked_map, "agreement"),
-    "cross_level": Record({"outliers_vs_sensitivity": NUMBER, "expected": TEXT}),
+    "cross_level": Record({"rows": Listed(_crossed), "outliers_vs_sensitivity": NUMBER, "expected": TEXT}),
     "recommendations": Listed(
         Record(priority=TEXT, component=TEXT, issue=TEXT, action=TEXT, evidence=TEXT, command=TEXT)
     ),
@@ -216,7 +218,20 @@ _SECTIONS: Mapping[str, Shape] = {
     ),
     "cost": Record(forward_pass_equivalents=NUMBER, by_stage=Table(NUMBER)),
     "config": Record(
-        {"level": TEXT, "error_type": TEXT, "layer_noise_scale": Either(NUMBER, nothing=True)},
+        {
+            "level": TEXT,
+            "error_type": TEXT,
+            "sampled": TEXT,
+            "layer_noise_scale": Either(NUMBER, nothing=True),
+            "avalanche_threshold": NUMBER,
+            "outlier_threshold": NUMBER,
+            "target_degradation": NUMBER,
+            "window_size": NUMBER,
+            "step_size": NUMBER,
+            "trials": NUMBER,
+            "seed": NUMBER,
+            "curvature": TRUTH,
+        },
         model=TEXT,
         data=Record(name=TEXT, task=TEXT, rows=NUMBER, predicted_tokens=NUMBER, longest_row=NUMBER, fingerprint=TEXT),
         noise_scale=NUMBER,

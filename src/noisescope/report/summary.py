@@ -47,7 +47,7 @@ def _fragile(sections: Mapping[str, Any], most: int | None) -> str:
 
 def _noise(config: Mapping[str, Any]) -> str:
     of_layers = config.get("layer_noise_scale")
-    return f"noise {config['noise_scale']:g}" + (f", of layers {of_layers:g}" if of_layers is not None else "")
+    return f"noise {config['noise_scale']:g}" + (f", of layers {of_layers:g}" if of_layers else "")
 
 
 def _line(place: int, name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
