@@ -5,24 +5,8 @@ from typing import TYPE_CHECKING
 
 from .pages import Pages
 from .panels import draw_amplification, draw_channels, draw_map, draw_operators, draw_windows
-from .rows import (
-    Place,
-    Section,
-    advice,
-    counts,
-    fragile,
-    interval,
-    modules,
-    next_steps,
-    number,
-    operators,
-    part,
-    places,
-    sortable,
-    subject,
-    thresholds,
-    windows,
-)
+from .reading import Section, interval, number, part, sortable
+from .rows import Place, advice, counts, fragile, modules, next_steps, operators, places, subject, thresholds, windows
 from .verdict import verdict
 
 if TYPE_CHECKING:

@@ -7,24 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 
 from .escaping import code, fence, prose
-from .rows import (
-    Place,
-    Section,
-    advice,
-    counts,
-    fragile,
-    interval,
-    modules,
-    next_steps,
-    number,
-    operators,
-    part,
-    places,
-    sortable,
-    subject,
-    thresholds,
-    windows,
-)
+from .reading import Section, interval, number, part, sortable
+from .rows import Place, advice, counts, fragile, modules, next_steps, operators, places, subject, thresholds, windows
 from .verdict import verdict
 
 __all__ = ["render_markdown"]

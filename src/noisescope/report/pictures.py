@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from .chapters import CHAPTERS
 from .pages import Pages
 from .panels import draw_map, draw_operators, draw_windows
-from .rows import Section, counts, part, subject
+from .reading import Section, part
+from .rows import counts, subject
 from .style import INK, PALE, paper_style, printable, risk_colour
 from .verdict import verdict
 

@@ -1,8 +1,6 @@
 """What the renderers show, read once from the sections: places with their intervals, modules, thresholds, advice.
 
-Sections may come from a file, of which only the figures are checked on loading. So everything here is read with
-care: what is no number becomes NaN, what is no text becomes "", and a row that is none is left out. Renderers, which
-differ in how a thing looks, need not doubt what it is.
+Renderers differ in how a thing looks; what there is to show, and in which order, they take from here.
 """
 
 import re
@@ -11,64 +9,24 @@ from dataclasses import dataclass
 from math import inf, isfinite, isnan, nan
 from typing import Any
 
+from .reading import UNKNOWN, Interval, Section, count, interval, listed, number, part, sortable, text, whole
+
 __all__ = [
     "Advice",
-    "Interval",
     "Module",
     "Place",
-    "Section",
     "Threshold",
     "advice",
     "counts",
     "fragile",
-    "interval",
     "modules",
     "next_steps",
-    "number",
     "operators",
-    "part",
     "places",
-    "sortable",
     "subject",
     "thresholds",
     "windows",
 ]
-
-Section = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A figure with its 95% interval; standard error and number of clusters are NaN and 0 where they are not told."""
-
-    value: float
-    low: float
-    high: float
-    stderr: float = nan
-    n: int = 0
-
-    @property
-    def finite(self) -> bool:
-        """Whether there is a figure to draw."""
-        return isfinite(self.value)
-
-    def __str__(self) -> str:
-        return self._shown("{:.3g}", "{:.3g}", 1)
-
-    @property
-    def percent(self) -> str:
-        """The same as a share."""
-        return self._shown("{:.1%}", "{:.1f}", 100)
-
-    def _shown(self, whole: str, end: str, factor: float) -> str:
-        """What is not known of it is left out, or a question mark."""
-        if isnan(self.value):
-            return "-"
-        ends = ["?" if isnan(each) else end.format(factor * each) for each in (self.low, self.high)]
-        return whole.format(self.value) + ("" if ends == ["?", "?"] else f" [{ends[0]}, {ends[1]}]")
-
-
-UNKNOWN = Interval(nan, nan, nan)
 
 
 @dataclass(frozen=True)
@@ -180,10 +138,10 @@ def places(rows: Section, kind: str, *, avalanches: Any = ()) -> Iterator[Place]
             name,
             kl,
             _lost(row, kl.n),
-            _text(row.get("severity")),
-            failed=_text(row.get("failed")) if "failed" in row else "",
-            first=_whole(row.get("start_layer")),
-            last=_whole(row.get("end_layer")),
+            text(row.get("severity")),
+            failed=text(row.get("failed")) if "failed" in row else "",
+            first=whole(row.get("start_layer")),
+            last=whole(row.get("end_layer")),
             amplification=interval(row.get("amplification")),
             avalanche=name in avalanches,
         )
@@ -193,20 +151,20 @@ def modules(sections: Section) -> list[Module]:
     """Modules whose channels were looked at, the largest outlier first."""
     found = []
     for name, row in part(part(sections, "channel_analysis"), "per_layer").items():
-        ratios = [number(ratio) for ratio in _list(row.get("outlier_ratios"))]
-        kinds = [kind == "persistent" for kind in _list(row.get("kinds"))]
+        ratios = [number(ratio) for ratio in listed(row.get("outlier_ratios"))]
+        kinds = [kind == "persistent" for kind in listed(row.get("kinds"))]
         layer, kind = _layer_of(name)
         found.append(
             Module(
                 name,
                 layer,
                 kind,
-                len(ratios) or max(0, _whole(row.get("num_outliers"))),
-                max(0, _whole(row.get("total_channels"))),
+                len(ratios) or max(0, whole(row.get("num_outliers"))),
+                max(0, whole(row.get("total_channels"))),
                 number(row.get("max_ratio")),
                 tuple(ratios),
                 tuple(kinds[: len(ratios)]) + (False,) * (len(ratios) - len(kinds)),
-                max(0, _whole(row.get("non_finite"))),
+                max(0, whole(row.get("non_finite"))),
             )
         )
     return sorted(found, key=lambda row: sortable(row.max_ratio), reverse=True)
@@ -215,7 +173,7 @@ def modules(sections: Section) -> list[Module]:
 def thresholds(sections: Section) -> list[Threshold]:
     """Critical noise scales, the smallest first."""
     found = [
-        Threshold(name, number(row.get("critical_threshold")), _text(row.get("risk")), _text(row.get("how")))
+        Threshold(name, number(row.get("critical_threshold")), text(row.get("risk")), text(row.get("how")))
         for name, row in part(part(sections, "metrics"), "critical_thresholds").items()
     ]
     return sorted(found, key=lambda row: inf if isnan(row.scale) else row.scale)
@@ -224,14 +182,14 @@ def thresholds(sections: Section) -> list[Threshold]:
 def advice(sections: Section) -> list[Advice]:
     """What to do, the most urgent first."""
     fields = Advice.__dataclass_fields__
-    rows = [row for row in _list(sections.get("recommendations")) if isinstance(row, Mapping)]
-    return [Advice(**{field: _text(row.get(field)) for field in fields}) for row in rows]
+    rows = [row for row in listed(sections.get("recommendations")) if isinstance(row, Mapping)]
+    return [Advice(**{field: text(row.get(field)) for field in fields}) for row in rows]
 
 
 def next_steps(sections: Section) -> list[tuple[str, str]]:
     """Commands to go on with, each with its reason."""
-    rows = [row for row in _list(sections.get("next_steps")) if isinstance(row, Mapping)]
-    return [(_text(row.get("command")), _text(row.get("why"))) for row in rows if _text(row.get("command"))]
+    rows = [row for row in listed(sections.get("next_steps")) if isinstance(row, Mapping)]
+    return [(text(row.get("command")), text(row.get("why"))) for row in rows if text(row.get("command"))]
 
 
 # --- sentences --------------------------------------------------------------------------------------------------
@@ -240,7 +198,7 @@ def next_steps(sections: Section) -> list[tuple[str, str]]:
 def counts(sections: Section, name: Callable[[str], str] = str) -> str:
     """How much was found at each level, in one line. `name` is how a name from the model is written."""
     summary = part(sections, "executive_summary")
-    critical = [_text(entry) for entry in _list(summary.get("critical_operators"))]
+    critical = [text(entry) for entry in listed(summary.get("critical_operators"))]
     rows = windows(sections)
     avalanches = [row.name for row in rows if row.avalanche]
     said = []
@@ -258,13 +216,13 @@ def subject(sections: Section, name: Callable[[str], str] = str) -> str:
     """What was looked at, and on what."""
     config, where = part(sections, "config"), part(sections, "environment")
     data, size = part(config, "data"), number(where.get("parameters"))
-    facts = [f"{_count(part(sections, 'coverage').get('layers'))} layers"]
+    facts = [f"{count(part(sections, 'coverage').get('layers'))} layers"]
     facts += [f"{size / 1e6:.1f} M parameters"] if isfinite(size) else []
-    dtype, device = (_text(where.get(key)) for key in ("dtype", "device"))
+    dtype, device = (text(where.get(key)) for key in ("dtype", "device"))
     facts += [f"{name(dtype)} on {name(device)}"] if dtype and device else []
-    source = f"{name(_text(data.get('name')) or 'data')}, {_count(data.get('rows'))} rows"
-    longest = f" of up to {_count(data.get('longest_row'))} tokens"
-    return f"{name(_text(config.get('model')) or 'a model')}: {', '.join(facts)}; {source}{longest}"
+    source = f"{name(text(data.get('name')) or 'data')}, {count(data.get('rows'))} rows"
+    longest = f" of up to {count(data.get('longest_row'))} tokens"
+    return f"{name(text(config.get('model')) or 'a model')}: {', '.join(facts)}; {source}{longest}"
 
 
 def _names(names: list[str], name: Callable[[str], str], most: int = 6) -> str:
@@ -272,40 +230,8 @@ def _names(names: list[str], name: Callable[[str], str], most: int = 6) -> str:
     return ", ".join(name(entry) for entry in names[:most]) + more
 
 
-# --- careful reading --------------------------------------------------------------------------------------------
-
-
-def part(sections: Section, name: str) -> Section:
-    """A table of a table; an empty one where there is none."""
-    found = sections.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def number(value: Any) -> float:
-    """A float; NaN for what is no number, or one beyond any float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return nan
-    try:
-        return float(value)
-    except OverflowError:
-        return nan
-
-
-def sortable(value: float) -> float:
-    """The same, with what is unknown below everything: NaN has no place in an order."""
-    return -inf if isnan(value) else value
-
-
-def interval(value: Any) -> Interval:
-    """A figure of a report; unknown where there is none."""
-    if not isinstance(value, Mapping):
-        return UNKNOWN
-    low, high, stderr = (number(value.get(name)) for name in ("low", "high", "stderr"))
-    return Interval(number(value.get("value")), low, high, stderr, max(0, _whole(value.get("n"))))
-
-
 def _lost(row: Section, n: int) -> Interval:
-    ends = [number(end) for end in _list(row.get("degradation_interval"))]
+    ends = [number(end) for end in listed(row.get("degradation_interval"))]
     low, high = ends if len(ends) == 2 else (nan, nan)
     return Interval(number(row.get("degradation")), low, high, n=n)
 
@@ -314,21 +240,3 @@ def _layer_of(path: str) -> tuple[int | None, str]:
     """The block a module lies in, by the first number of its path, and what comes after it."""
     found = re.search(r"(?:^|\.)(\d{1,6})\.(.*)", path, re.DOTALL | re.ASCII)
     return (int(found[1]), found[2]) if found else (None, path)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else []
-
-
-def _count(value: Any) -> str:
-    found = number(value)
-    return f"{found:.0f}" if isfinite(found) else "?"
-
-
-def _whole(value: Any) -> int:
-    found = number(value)
-    return int(found) if isfinite(found) else -1

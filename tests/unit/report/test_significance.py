@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from noisescope.report import significance
-from noisescope.report.rows import Interval
+from noisescope.report.reading import Interval
 from noisescope.report.significance import LEVEL, Shift, holm, shift
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
