@@ -18,6 +18,7 @@ from ..capturing import Capture, capture
 from ..engines import Engine, Journalled, LocalEngine
 from ..errors import InputError, NothingMatched
 from ..injection import Coverage, is_unchanged_by_watching, survey
+from ..keys import fingerprint_model
 from ..measure.agreement import Agreement, agreement_panel
 from ..measure.batches import EvaluationSet
 from ..measure.hessian import HessianTrace, hessian_trace
@@ -94,6 +95,11 @@ class Diagnosis:
     def coverage(self) -> Coverage:
         """Every site of the model."""
         return survey(self.model, blocks=self._blocks)
+
+    @cached_property
+    def weights(self) -> str:
+        """The fingerprint of the model's weights."""
+        return fingerprint_model(self.model)
 
     @cached_property
     def unchanged(self) -> bool:

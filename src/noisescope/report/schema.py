@@ -219,6 +219,7 @@ _SECTIONS: Mapping[str, Shape] = {
     "cost": Record(forward_pass_equivalents=NUMBER, by_stage=Table(NUMBER)),
     "config": Record(
         {
+            "weights": TEXT,
             "level": TEXT,
             "error_type": TEXT,
             "sampled": TEXT,
