@@ -151,7 +151,7 @@ def sections_with(monkeypatch, **more):
     monkeypatch.setattr(
         integrated,
         "sections",
-        lambda run, *, name: {**real(run, name=name), **{key: make() for key, make in more.items()}},
+        lambda run, **given: {**real(run, **given), **{key: make() for key, make in more.items()}},
     )
 
 

@@ -180,7 +180,7 @@ def rewrite(monkeypatch: pytest.MonkeyPatch, script: str, old: str, new: str) ->
     ("script", "old", "new", "said"),
     [
         ("panel.js", "made.textContent = text", "made.innerHTML = text", "'B' != 'BODY'"),
-        ("plots.js", 'text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;")', "text", "style"),
+        ("plots.js", 'text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;")', "text", "inline"),
     ],
     ids=["innerHTML", "labels that plotly reads"],
 )

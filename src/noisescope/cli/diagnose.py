@@ -176,7 +176,7 @@ def diagnose(
                     progress=progress,
                 )
             report.save(output, written)
-    show_report(report, home, model=model, wall_s=time.monotonic() - started, verbose=verbose)
+    show_report(report, home, model=model, data=data, wall_s=time.monotonic() - started, verbose=verbose)
     if failures := report.failures:
         name, why = next(iter(failures.items()))
         said(f"noisescope: {len(failures)} points failed, first {name}: {why}")

@@ -28,18 +28,20 @@ def said(message: str) -> None:
     sys.stderr.write(message + "\n")
 
 
-def show_report(report: "Report", home: RunDirectory, *, model: str | None, wall_s: float, verbose: bool) -> None:
-    """The summary, what it cost, and where the report is; `model` is what the person called it."""
+def show_report(
+    report: "Report", home: RunDirectory, *, model: str | None, data: str | None, wall_s: float, verbose: bool
+) -> None:
+    """The summary, what it cost, and where the report is; model and data are what the person called them."""
     config, where, layers = (report.sections[name] for name in ("config", "environment", "coverage"))
-    data = config["data"]
+    given = config["data"]
     minutes, seconds = divmod(round(wall_s), 60)
     took = f"took {minutes} min {seconds} s" + (f", {peak / 1e9:.1f} GB at most" if (peak := peak_bytes()) else "")
-    typed = {"noisescope-out": str(home.path)} | ({} if model is None else {config["model"]: model})
-    summary = _as_typed(report.summary(verbose=verbose), typed)
+    names = {"noisescope-out": str(home.path), config["model"]: model, given["name"]: data}
+    summary = _as_typed(report.summary(verbose=verbose), {name: typed for name, typed in names.items() if typed})
     show(
         f"model  {config['model']}, {layers['layers']} layers, {where['parameters'] / 1e6:.1f} M parameters, "
         f"{where['dtype']} on {where['device']}\n"
-        f"data   {data['name']}, {data['rows']} rows of up to {data['longest_row']} tokens, {data['task']}\n\n"
+        f"data   {given['name']}, {given['rows']} rows of up to {given['longest_row']} tokens, {given['task']}\n\n"
         f"{summary}\n\n{took}\nReport: {home.path / 'report.html'}\n"
     )
 

@@ -22,6 +22,12 @@ class Commands:
     model: str | None
     data: str | None = None
 
+    @classmethod
+    def naming(cls, model: str | None, data: str | None) -> "Commands":
+        """None at all for names that cannot be pasted, such as one with a new line in it."""
+        pasted = all(name is None or name.isprintable() for name in (model, data))
+        return cls(model, data) if pasted else cls(None)
+
     def closer_to_operator(self, name: str) -> str:
         """Which layers an operator is fragile in; for a place outside the blocks, the same with more data."""
         if name in OUTSIDE:

@@ -105,7 +105,7 @@ def diagnose(
     diagnosis.check()
     if journal is not None:
         journal.begin(question(diagnosis, max_new_tokens=max_new_tokens, tokenizer=tokenizer))
-    commands = Commands(name, evaluation.name if isinstance(data, str) else None)
+    commands = Commands.naming(name, evaluation.name if isinstance(data, str) else None)
     report = Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
     if save_activations is not None:
         diagnosis.look_at_channels().save(save_activations)

@@ -140,7 +140,7 @@ def test_the_report_has_the_documented_keys_and_no_others(trained: tuple[Path, s
     assert sections["cost"]["forward_pass_equivalents"] == pytest.approx(sum(sections["cost"]["by_stage"].values()))
 
 
-def test_the_summary_says_what_was_asked_and_found(trained: tuple[Path, str]) -> None:
+def test_the_summary_says_what_was_asked_and_found(home: Path, trained: tuple[Path, str]) -> None:
     output, out = trained
     lines = out.splitlines()
     assert lines[0].startswith("model  llama, 8 layers, 0.5 M parameters, float32 on cpu")
@@ -150,7 +150,13 @@ def test_the_summary_says_what_was_asked_and_found(trained: tuple[Path, str]) ->
     assert any("agrees with injection: Spearman" in line for line in lines)
     assert any(line.startswith("took 0 min ") for line in lines)
     assert lines[-1] == f"Report: {output / 'report.html'}"
-    assert str(Report.load(output)) in out
+    summary, _, commands = str(Report.load(output)).partition("\n\nnext\n")
+    assert summary in out
+    assert f"noisescope diagnose {FIXTURES / 'llama'} --data text.txt --preset report" in out, (
+        "the model as it was typed"
+    )
+    assert f"noisescope report {output} noisescope-thorough" in out
+    assert "noisescope report noisescope-out noisescope-thorough" in commands
 
 
 def test_a_report_is_not_overwritten_unasked(home: Path, tmp_path: Path) -> None:

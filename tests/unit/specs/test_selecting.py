@@ -67,6 +67,7 @@ def test_every_error_has_its_exit_code() -> None:
         "StoreError": 5,
         "MissingExtra": 6,
         "ExitOrder": 1,
+        "Interrupted": 130,
     }
     assert issubclass(InputError, ValueError)
 
