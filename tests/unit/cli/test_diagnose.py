@@ -152,9 +152,7 @@ def test_the_summary_says_what_was_asked_and_found(home: Path, trained: tuple[Pa
     assert lines[-1] == f"Report: {output / 'report.html'}"
     summary, _, commands = str(Report.load(output)).partition("\n\nnext\n")
     assert summary in out
-    assert f"noisescope diagnose {FIXTURES / 'llama'} --data text.txt --preset report" in out, (
-        "the model as it was typed"
-    )
+    assert f"noisescope diagnose {FIXTURES / 'llama'} --data {home / 'text.txt'} --preset report" in out, "as typed"
     assert f"noisescope report {output} noisescope-thorough" in out
     assert "noisescope report noisescope-out noisescope-thorough" in commands
 
