@@ -22,9 +22,20 @@ def bars() -> Iterator["Progress"]:
         yield lambda _stage, _total: lambda: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description:<11}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    class Left(TimeRemainingColumn):
+        def render(self, task: Task) -> Text:
+            shown = super().render(task)
+            return shown if task.finished else shown + Text(" left")
+
+    columns = (
+        TextColumn("{task.description:<11}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Left(elapsed_when_finished=True),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
 
         def begin(stage: str, total: int) -> Callable[[], None]:
