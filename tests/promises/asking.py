@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from signal import SIGKILL
 from typing import NamedTuple
 
 import noisescope
@@ -103,12 +104,20 @@ class Warm:
         command = [sys.executable, str(HERE / "warm.py"), *asking.arguments(asking.home / "warming")]
         self._process = subprocess.Popen(command, env=world, **pipes)
 
-    def start(self, arguments: Sequence[str], said: Path, *, die_at: int | None = None, torn: bool = False) -> int:
-        """The pid of a process that runs the command; at its die_at-th file operation it kills itself with -9.
+    def start(
+        self,
+        arguments: Sequence[str],
+        said: Path,
+        *,
+        at: Sequence[int] = (),
+        signal: int = SIGKILL,
+        torn: bool = False,
+    ) -> int:
+        """The pid of a process that runs the command; before these of its file operations it gets a signal.
 
         With `torn`, a write is half done by then. What it says goes into the file `said`.
         """
-        asked = {"arguments": list(arguments), "said": str(said), "die_at": die_at, "torn": torn}
+        asked = {"arguments": list(arguments), "said": str(said), "at": list(at), "signal": int(signal), "torn": torn}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())

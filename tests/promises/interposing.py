@@ -1,7 +1,7 @@
-"""Between noisescope and the operating system: file operations below a directory are counted, and one is not done."""
+"""Between noisescope and the operating system: something happens at chosen file operations below a directory."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ CALLS = ("open", "write", "fsync", "replace", "mkdir", "unlink", "rmdir")
 def interpose(
     patch: Callable[[Any, str, Any], None],
     home: Path,
-    number: int,
+    at: Container[int],
     act: Callable[[], None],
     *,
     torn: bool = False,
-    lasting: bool = False,
 ) -> list[str]:
-    """In place of the number-th operation below home, `act`; with `lasting`, in place of all later ones too.
+    """`act` before the operations below home that have these numbers, the first being 1.
 
     With `torn`, a write has half of its bytes written by then. `patch` is setattr, or monkeypatch.setattr. The list
     that comes back names the operations as they are done.
@@ -31,7 +30,7 @@ def interpose(
             if not _is_below(what, home):
                 return real(what, *args, **kwargs)
             seen.append(name)
-            if len(seen) == number or (lasting and len(seen) > number):
+            if len(seen) in at:
                 if torn and name == "write":
                     real(what, bytes(args[0])[: len(args[0]) // 2])
                 act()

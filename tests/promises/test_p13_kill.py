@@ -38,7 +38,7 @@ def check_killed(asking: Asking, warm: Warm, output: Path, delays_s: list[float]
 def check_killed_at(asking: Asking, warm: Warm, output: Path, number: int, *, torn: bool = False) -> bool:
     """A run that dies at its number-th file operation, then goes on; False if it had fewer."""
     said = output.with_suffix(".said")
-    warm.start(asking.arguments(output), said, die_at=number, torn=torn)
+    warm.start(asking.arguments(output), said, at=[number], torn=torn)
     if (code := warm.wait()) == 0:
         return False
     assert code == -signal.SIGKILL, said.read_text()

@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,18 +41,13 @@ def _run(asked: dict[str, Any]) -> int:
     os.dup2(said, 1)
     os.dup2(said, 2)
     arguments = asked["arguments"]
-    if asked["die_at"] is not None:
-        home = Path(arguments[arguments.index("--output") + 1])
-        interpose(setattr, home, asked["die_at"], _die, torn=asked["torn"])
+    home = Path(arguments[arguments.index("--output") + 1])
+    interpose(setattr, home, asked["at"], lambda: os.kill(os.getpid(), asked["signal"]), torn=asked["torn"])
     try:
         return main(arguments)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -104,13 +104,12 @@ class Journal:
             os.close(file)
         held, self._lock = self._lock, None
         if held is not None:
-            withdraws = self._is_new and not self._records
-            if withdraws:
-                remove(self.path)
-                remove(self._lock_file)
+            if self._is_new and not self._records:
+                with suppress(StoreError):  # why the run ended is what matters, and an empty journal does no harm
+                    remove(self.path)
+                    remove(self._lock_file)
             held.__exit__(None, None, None)
-            if withdraws:
-                self._remove_directories()
+            self._remove_directories()
 
     def _remove_directories(self) -> None:
         """Those that were made for the journal and hold nothing else."""
