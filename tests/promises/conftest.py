@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from asking import Asking, Warm
 from digests import digest_model
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
@@ -53,3 +54,17 @@ def llama(_trained: dict[str, PreTrainedModel]) -> Iterator[PreTrainedModel]:
 def gpt2(_trained: dict[str, PreTrainedModel]) -> Iterator[PreTrainedModel]:
     """The trained GPT-2, shared by the session."""
     yield from _lend(_trained["gpt2"])
+
+
+@pytest.fixture(scope="session")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Asking:
+    """A small question for the command line."""
+    return Asking(tmp_path_factory.mktemp("asking"))
+
+
+@pytest.fixture(scope="session")
+def warm(asking: Asking) -> Iterator[Warm]:
+    """Who runs commands that are to be killed."""
+    process = Warm(asking)
+    yield process
+    process.close()

@@ -147,10 +147,10 @@ def diagnose(
     home = RunDirectory(output, overwrite=overwrite, resume=resume, command=context.obj or ["diagnose"])
     started = time.monotonic()
 
-    from ..diagnosis import diagnose as run
-    from ..models import load
-
     with interruptible():
+        from ..diagnosis import diagnose as run
+        from ..models import load
+
         loaded = load(
             model,
             dtype=dtype,

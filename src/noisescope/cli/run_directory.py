@@ -21,6 +21,8 @@ from ..errors import InputError, Interrupted, NoisescopeError, StoreError
 
 __all__ = ["RunDirectory", "peak_bytes", "program"]
 
+REPORT = tuple(f"report.{name}" for name in ("json", "md", "html"))
+"""what `diagnose` renders"""
 PROGRAM = "NOISESCOPE_PROGRAM"
 """environment variable: what a person types to get here, if it is not `noisescope`"""
 
@@ -35,7 +37,7 @@ class RunDirectory:
             raise InputError("--overwrite begins anew and --resume goes on: choose one")
         _refuse_place(path)
         self.journal.refuse_if_in_use()
-        if not overwrite and not resume:
+        if not overwrite and not (resume and os.path.exists(self.journal.path)):
             _refuse_content(path)
 
     @contextmanager
@@ -46,6 +48,8 @@ class RunDirectory:
             with self.journal:
                 yield
                 self._record(started, time.monotonic() - clock, "finished")
+                for name in (*REPORT, "run.json"):
+                    store.sweep(self.path / name)
         except KeyboardInterrupt:
             if not len(self.journal):
                 raise
@@ -123,6 +127,9 @@ def _refuse_place(path: Path) -> None:
         raise StoreError(f"cannot write {path}: {nearest} is a file, expected a directory; choose another --output")
     if not os.access(nearest, os.W_OK):
         raise StoreError(f"cannot write {path}: permission denied; choose another --output")
+    for name in (*REPORT, "journal", "run.json"):
+        if (path / name).is_dir():
+            raise StoreError(f"cannot write {path / name}: it is a directory, expected a file; choose another --output")
 
 
 def _refuse_content(path: Path) -> None:
@@ -134,6 +141,9 @@ def _refuse_content(path: Path) -> None:
         raise InputError(
             f"{path} holds a run that is not finished; go on with --resume, or begin anew with --overwrite"
         )
+    for name in (*REPORT, "run.json"):
+        if os.path.lexists(path / name):
+            raise InputError(f"{path / name}: is there already; use another directory (--output) or --overwrite")
 
 
 def _whose(path: Path) -> str:

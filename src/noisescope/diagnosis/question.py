@@ -7,20 +7,23 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..keys import fingerprint_model, fingerprint_tokenizer
+from ..keys import fingerprint_config, fingerprint_model, fingerprint_tokenizer
 from .stages import Diagnosis
 
 __all__ = ["environment", "question"]
 
 
 def question(run: Diagnosis, *, tokenizer: Any, max_new_tokens: int) -> dict[str, Any]:
-    """Everything that the answer depends on, by name; what people change most comes first."""
+    """Everything that the answer depends on, by name; what explains most of a difference comes first."""
+    where = environment(run.model)
     return {
+        **{name: where[name] for name in ("dtype", "device", "attention")},
         "model": fingerprint_model(run.model),
-        **environment(run.model),
+        "model's configuration": fingerprint_config(run.model),
+        **where,
         "tokenizer": fingerprint_tokenizer(tokenizer),
         "data": run.data.fingerprint,
-        "calibration data": run.calibration.fingerprint,
+        "calibration data": None if run.calibration is run.data else run.calibration.fingerprint,
         "max_new_tokens": max_new_tokens,
         "blocks": [run.layout.paths[block] for block in run.layout.blocks],
         **run.spec.as_json(),

@@ -1,6 +1,6 @@
 """Random numbers as a function of (seed, site, trial, step), and fingerprints of models and tokenizers."""
 
-from .fingerprints import fingerprint_model, fingerprint_tokenizer
+from .fingerprints import fingerprint_config, fingerprint_model, fingerprint_tokenizer
 from .key import Key
 
-__all__ = ["Key", "fingerprint_model", "fingerprint_tokenizer"]
+__all__ = ["Key", "fingerprint_config", "fingerprint_model", "fingerprint_tokenizer"]

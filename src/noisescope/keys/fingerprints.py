@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["fingerprint_model", "fingerprint_tokenizer"]
+__all__ = ["fingerprint_config", "fingerprint_model", "fingerprint_tokenizer"]
 
 
 def fingerprint_model(model: "nn.Module") -> str:
@@ -20,6 +20,12 @@ def fingerprint_model(model: "nn.Module") -> str:
         )
 
 
+def fingerprint_config(model: "nn.Module") -> str:
+    """Of what its configurations say beside the weights: activations, epsilons, heads, how it generates."""
+    found = [getattr(model, name, None) for name in ("config", "generation_config")]
+    return _digest(repr(_said(config)).encode() for config in found)
+
+
 def fingerprint_tokenizer(tokenizer: Any) -> str | None:
     """Of the vocabulary with its rules, and the chat template; None without a tokenizer."""
     if tokenizer is None:
@@ -27,6 +33,13 @@ def fingerprint_tokenizer(tokenizer: Any) -> str | None:
     rules = getattr(tokenizer, "backend_tokenizer", None)
     words = rules.to_str() if rules is not None else repr(sorted(tokenizer.get_vocab().items()))
     return _digest([words.encode("utf-8", "surrogatepass"), repr(getattr(tokenizer, "chat_template", None)).encode()])
+
+
+def _said(config: Any) -> list[tuple[str, str]]:
+    """Its entries, without where it was read from and which version wrote it; a dtype and attention show elsewhere."""
+    entries = config.to_dict() if hasattr(config, "to_dict") else {}
+    left_out = ("_", "transformers_version", "dtype", "torch_dtype")
+    return sorted((name, repr(value)) for name, value in entries.items() if not name.startswith(left_out))
 
 
 def _of_tensor(tensor: "Tensor") -> str:

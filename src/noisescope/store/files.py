@@ -20,6 +20,7 @@ __all__ = [
     "sha256",
     "store_errors",
     "sweep",
+    "write_all",
 ]
 
 import errno
@@ -135,12 +136,13 @@ def remove(path: Path) -> None:
 
 
 def sweep(path: Path) -> None:
-    """No half-filled directories of path left by processes that were killed.
+    """No half-written file or half-filled directory of path left by processes that were killed.
 
-    Only for the holder of the lock of path: it alone knows that nobody is still filling one.
+    Only for the holder of the lock of path: it alone knows that nobody is still at it.
     """
     for stale in path.parent.glob(glob.escape(_prefix(path)) + "*.tmp"):
-        shutil.rmtree(stale, ignore_errors=True)
+        with suppress(StoreError):
+            remove(stale)
 
 
 def _prefix(path: Path) -> str:
@@ -153,10 +155,18 @@ def _sibling(path: Path) -> Path:
 
 def _write_new(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Data at the end of an open file, all of it on the disk; the system may take it in parts."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    os.fsync(descriptor)
 
 
 def _settle(directory: Path) -> None:

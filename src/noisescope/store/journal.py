@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ..errors import InputError, StoreError
 from .encoding import decode, encode_line
-from .files import atomic_write, lock, make_directory, remove, store_errors
+from .files import atomic_write, lock, make_directory, remove, store_errors, sweep, write_all
 from .packing import pack, unpack
 
 __all__ = ["Journal"]
@@ -60,9 +60,8 @@ class Journal:
         make_directory(self.path.parent)
         self._lock = lock(self._lock_file, wait=False)
         self._lock.__enter__()
-        if self._anew:
-            remove(self.path)
-        if self.path.exists():
+        sweep(self.path)
+        if self.path.exists() and not self._anew:
             self._read(question)
         else:
             self._is_new = True
@@ -70,7 +69,7 @@ class Journal:
         with store_errors(self.path):
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
             if not _ends_with_newline(self._file):
-                os.write(self._file, b"\n")
+                write_all(self._file, b"\n")
         self.kept = len(self._records)
 
     def refuse_if_in_use(self) -> None:
@@ -84,11 +83,8 @@ class Journal:
         if self._file is None:
             raise StoreError(f"{self.path}: the journal is not open")
         plain = pack(value)
-        rest = _line({"key": key, "value": plain})
         with store_errors(self.path):
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-            os.fsync(self._file)
+            write_all(self._file, _line({"key": key, "value": plain}))
         self._records[key] = plain
 
     def recall(self, kind: type[_T], key: str) -> _T | None:
@@ -108,13 +104,12 @@ class Journal:
             os.close(file)
         held, self._lock = self._lock, None
         if held is not None:
-            withdraws = self._is_new and not self._records
-            if withdraws:
-                remove(self.path)
-                remove(self._lock_file)
+            if self._is_new and not self._records:
+                with suppress(StoreError):  # why the run ended is what matters, and an empty journal does no harm
+                    remove(self.path)
+                    remove(self._lock_file)
             held.__exit__(None, None, None)
-            if withdraws:
-                self._remove_directories()
+            self._remove_directories()
 
     def _remove_directories(self) -> None:
         """Those that were made for the journal and hold nothing else."""
@@ -173,7 +168,10 @@ def _record(line: bytes) -> dict[str, Any] | None:
     """What a line holds; None if it is not as it was written."""
     if line[:_DIGITS] != _checksum(line[_DIGITS + 1 :]) or line[_DIGITS : _DIGITS + 1] != b" ":
         return None
-    found = decode(line[_DIGITS + 1 :].decode("ascii"))
+    try:
+        found = decode(line[_DIGITS + 1 :].decode("ascii"))
+    except ValueError:
+        return None
     return found if isinstance(found, dict) else None
 
 
@@ -181,7 +179,7 @@ def _records(lines: list[bytes]) -> Iterator[dict[str, Any] | None]:
     for line in lines:
         if line:
             found = _record(line)
-            yield found if found is not None and {"key", "value"} <= found.keys() else None
+            yield found if found is not None and isinstance(found.get("key"), str) and "value" in found else None
 
 
 def _ends_with_newline(file: int) -> bool:

@@ -1,0 +1,243 @@
+"""P12: a run is only gone on with if the same is asked: the same model, data, dtype, tokenizer, attention, versions."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import FIXTURES, Asking
+from safetensors.torch import load_file, save_file
+
+import noisescope as ns
+from noisescope.diagnosis import integrated, stages
+from noisescope.diagnosis import question as asked_of
+from noisescope.errors import InputError
+from noisescope.measure.texts import built_in_text
+
+# --- as a person would: through the command line ----------------------------------------------------------------
+
+
+def copy_of(home: Path) -> Path:
+    """The fixture in a directory of the same name."""
+    return Path(shutil.copytree(FIXTURES / "llama", home / "copies" / "llama"))
+
+
+def a_weight_bit(home: Path) -> dict[str, Any]:
+    model = copy_of(home)
+    weights = load_file(model / "model.safetensors")
+    weight = next(weight for name, weight in weights.items() if "layers.3" in name)
+    weight.view(torch.int32).view(-1)[5] ^= 1
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    return {"model": model}
+
+
+def edited(home: Path, name: str, **changes: Any) -> dict[str, Any]:
+    model = copy_of(home)
+    found = json.loads((model / name).read_text())
+    (model / name).write_text(json.dumps({**found, **changes}))
+    return {"model": model}
+
+
+def another_epsilon(home: Path) -> dict[str, Any]:
+    return edited(home, "config.json", rms_norm_eps=1e-5)
+
+
+def a_merge_less(home: Path) -> dict[str, Any]:
+    """The tokens of this text stay the same, the tokenizer does not."""
+    rules = json.loads((FIXTURES / "llama" / "tokenizer.json").read_text())
+    return edited(home, "tokenizer.json", normalizer=rules.get("normalizer") or {"type": "NFC"})
+
+
+def other_text(home: Path) -> dict[str, Any]:
+    (home / "other.txt").write_text(built_in_text()[2000:4000])
+    return {"more": ("--data", home / "other.txt")}
+
+
+FLAGS = {
+    "dtype": "--dtype bfloat16",
+    "attention": "--attn eager",
+    "data": "--n-samples 5",
+    "calibration data": "--calibration-samples 6",
+    "max_new_tokens": "--max-new-tokens 9",
+    "noise_scale": "--noise-scale 0.1",
+    "layer_noise_scale": "--layer-noise-scale 0.1",
+    "error_type": "--error-type uniform",
+    "layers": "--layers 5-7",
+    "operators": "--operators linear",
+    "window_size": "--window-size 1",
+    "step_size": "--step-size 2",
+    "outlier_threshold": "--outlier-threshold 5",
+    "trials": "--trials 2",
+    "sampled": "--sampled all",
+    "curvature": "--curvature",
+    "level": "--level full",
+}
+"""what is named -> the flag that changes it"""
+
+
+def check_refused(asking: Asking, output: Path, name: str, *more: object, model: Path = FIXTURES / "llama") -> None:
+    """Exit 2 and one line that names what differs; the journal and the report stay as they are."""
+    shutil.copytree(asking.undisturbed, output)
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    ran = asking.run(output, "--resume", *more, model=model)
+    assert (ran.code, ran.out) == (2, ""), ran
+    assert ran.err.startswith(f"noisescope: {output / 'journal'}: begun with another {name} ("), ran.err
+    assert ran.err.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_another_flag_is_refused(asking, tmp_path, name):
+    check_refused(asking, tmp_path / "out", name, *FLAGS[name].split())
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("model", a_weight_bit),
+        ("model's configuration", another_epsilon),
+        ("tokenizer", a_merge_less),
+        ("data", other_text),
+    ],
+)
+def test_another_file_is_refused(asking, tmp_path, name, change: Callable[[Path], dict[str, Any]]):
+    given = change(tmp_path)
+    check_refused(asking, tmp_path / "out", name, *given.pop("more", ()), **given)
+
+
+def test_another_seed_is_refused(asking, tmp_path):
+    """It chooses the data too, which is what comes first."""
+    check_refused(asking, tmp_path / "out", "data", "--seed", "1")
+
+
+@pytest.mark.parametrize("name", ["noisescope", "torch", "python", "transformers", "threads"])
+def test_another_environment_is_refused(asking, tmp_path, monkeypatch, name):
+    _ = asking.undisturbed
+    another_environment(monkeypatch, name)
+    check_refused(asking, tmp_path / "out", name)
+
+
+def another_environment(monkeypatch, name):
+    if name == "threads":
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    else:
+        real = asked_of.environment
+        monkeypatch.setattr(asked_of, "environment", lambda model: {**real(model), name: "0.0.1"})
+
+
+def test_the_same_question_is_gone_on_with(asking, tmp_path):
+    """Also from another place on the disk, with flags in another order, and said in other words."""
+    shutil.copytree(asking.undisturbed, tmp_path / "out")
+    shutil.copyfile(asking.text, tmp_path / "text.txt")
+    words = ("--operators", " softmax", "--layers", "6,7", "--noise-scale", "5e-2", "--data", tmp_path / "text.txt")
+    assert asking.run(tmp_path / "out", "--resume", *words, model=copy_of(tmp_path)).code == 0
+    asking.check_finished(tmp_path / "out")
+
+
+# --- every field ------------------------------------------------------------------------------------------------
+
+OTHER = {
+    "level": "full",
+    "noise_scale": 0.1,
+    "layer_noise_scale": 0.1,
+    "error_type": "uniform",
+    "layers": (1,),
+    "operators": ("linear",),
+    "window_size": 2,
+    "step_size": 2,
+    "avalanche_threshold": 0.2,
+    "outlier_threshold": 5.0,
+    "target_degradation": 0.2,
+    "trials": 2,
+    "sampled": "all",
+    "curvature": True,
+    "seed": 1,
+}
+DATA = tuple([1, 2, 3, 4 + at, 5] for at in range(4))
+
+
+class Begun(BaseException):
+    """Enough: the journal has let the question pass."""
+
+
+def begin(model: Any, path: Path, **given: Any) -> None:
+    """Asks in Python, up to where the run would begin."""
+    with pytest.MonkeyPatch.context() as patch, ns.Journal(path) as journal:
+        patch.setattr(integrated, "sections", lambda *_args, **_more: (_ for _ in ()).throw(Begun))
+        journal_keeps = journal.begin
+
+        def begin_and_keep(question: Any) -> None:
+            journal_keeps(question)
+            if not len(journal):  # a run that has finished nothing leaves no journal
+                journal.keep("something", 1)
+
+        patch.setattr(journal, "begin", begin_and_keep)
+        with pytest.raises(Begun):
+            ns.diagnose(model, **{"data": ns.open_data([{"input_ids": torch.tensor(DATA)}]), **given}, journal=journal)
+
+
+def check_spec_field(model: Any, path: Path, name: str) -> None:
+    spec = ns.DiagnosisSpec(level="layer", operators=("softmax",))
+    begin(model, path, spec=spec)
+    begin(model, path, spec=spec)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=f"begun with another {name} "):
+        begin(model, path, spec=replace(spec, **{name: OTHER[name]}))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ns.DiagnosisSpec)])
+def test_another_spec_is_refused(tiny, tmp_path, name):
+    check_spec_field(tiny, tmp_path / "journal", name)
+
+
+# --- able to fail -----------------------------------------------------------------------------------------------
+
+
+def leave_out(monkeypatch, *names):
+    """The question without some of what it depends on."""
+    real = integrated.question
+    monkeypatch.setattr(
+        integrated,
+        "question",
+        lambda *args, **more: {name: part for name, part in real(*args, **more).items() if name not in names},
+    )
+
+
+@pytest.mark.parametrize("name", ["model", "tokenizer", "data", "noise_scale", "torch"])
+def test_a_question_that_lacks_something_is_caught(tmp_path, monkeypatch, name):
+    leave_out(monkeypatch, name)
+    forgetful = Asking(tmp_path)
+    _ = forgetful.undisturbed
+    given: dict[str, Any] = {}
+    if name == "torch":
+        another_environment(monkeypatch, name)
+    elif name in FLAGS and name != "data":
+        given = {"more": FLAGS[name].split()}
+    else:
+        given = {"model": a_weight_bit, "tokenizer": a_merge_less, "data": other_text}[name](tmp_path)
+    more = given.pop("more", ())
+    with pytest.raises(AssertionError):
+        check_refused(forgetful, tmp_path / "out", name, *more, **given)
+
+
+def test_a_spec_that_leaves_out_a_field_is_caught(tiny, tmp_path, monkeypatch):
+    leave_out(monkeypatch, "target_degradation")
+    with pytest.raises(pytest.fail.Exception):
+        check_spec_field(tiny, tmp_path / "journal", "target_degradation")
+
+
+def test_a_model_that_computes_something_else_is_refused(asking, tmp_path, monkeypatch):
+    """What no fingerprint shows, such as another processor: the clean run is compared once it has to be run again."""
+    lines = asking.undisturbed.joinpath("journal").read_bytes().splitlines(keepends=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "journal").write_bytes(b"".join(lines[:3]))
+    real = stages.Bench._forward
+    monkeypatch.setattr(stages.Bench, "_forward", lambda self, batch, start=0: real(self, batch, start) * 1.0001)
+    ran = asking.run(tmp_path / "out", "--resume")
+    assert ran.code == 4
+    assert "does not compute what it did in the run to go on with" in ran.err
