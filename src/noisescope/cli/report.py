@@ -73,8 +73,7 @@ def _render(path: Path, asked: list[str], output: Path | None, *, overwrite: boo
 
 def _compare(before: Path, after: Path, asked: list[str], output: Path | None, *, overwrite: bool) -> None:
     from ..report import Report
-    from ..report.differences import Differences
-    from ..report.side_by_side import RENDERERS, render_text
+    from ..report.comparison import RENDERERS, Differences, render_text
 
     _refuse_unknown(asked, RENDERERS)
     found = Differences.between(Report.load(before).sections, Report.load(after).sections)

@@ -93,13 +93,13 @@ def _html(sections: Mapping[str, Any]) -> bytes:
 
 @register("png", text=False)
 def _png(sections: Mapping[str, Any]) -> bytes:
-    from .pictures import render_png
+    from .paper import render_png
 
     return render_png(sections)
 
 
 @register("pdf", text=False)
 def _pdf(sections: Mapping[str, Any]) -> bytes:
-    from .pictures import render_pdf
+    from .paper import render_pdf
 
     return render_pdf(sections)

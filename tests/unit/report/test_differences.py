@@ -10,8 +10,8 @@ import torch
 from test_markdown import HOSTILE, check_inert
 
 import noisescope as ns
-from noisescope.report.differences import Differences
-from noisescope.report.side_by_side import RENDERERS, render_text
+from noisescope.report.comparison.differences import Differences
+from noisescope.report.comparison.side_by_side import RENDERERS, render_text
 from noisescope.store.encoding import decode
 from odd_reports import variants
 from trained import fixture

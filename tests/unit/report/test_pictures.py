@@ -16,10 +16,10 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from noisescope.report import panels
-from noisescope.report.pictures import render_pdf, render_png
+from noisescope.report.paper import panels
+from noisescope.report.paper.pictures import render_pdf, render_png
+from noisescope.report.paper.style import drawable, printable
 from noisescope.report.rows import operators, windows
-from noisescope.report.style import drawable, printable
 from odd_reports import damaged, variants
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -116,7 +116,7 @@ def test_pyplot_and_torch_are_not_imported(whole: dict[str, Any], tmp_path: Path
 
     (tmp_path / "report.json").write_text(encode(whole))
     code = (
-        "import sys; from noisescope.store.encoding import decode; from noisescope.report.pictures import *; "
+        "import sys; from noisescope.store.encoding import decode; from noisescope.report.paper.pictures import *; "
         "sections = decode(open(sys.argv[1]).read()); render_png(sections); render_pdf(sections); "
         "assert not {'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)"
     )

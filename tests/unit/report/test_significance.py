@@ -14,9 +14,9 @@ from math import inf, log, nan, sqrt
 import numpy as np
 import pytest
 
-from noisescope.report import significance
+from noisescope.report.comparison import significance
+from noisescope.report.comparison.significance import LEVEL, Shift, holm, shift
 from noisescope.report.reading import Interval
-from noisescope.report.significance import LEVEL, Shift, holm, shift
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 SKEWED: dict[str, Draw] = {

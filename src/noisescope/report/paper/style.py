@@ -11,7 +11,7 @@ from functools import cache
 from math import isfinite, nan
 from typing import Any
 
-from .escaping import visible
+from ..escaping import visible
 
 __all__ = [
     "ACCENT",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .reading import Section, interval, number, part, sortable
-from .rows import Place, modules, operators, windows
+from ..reading import Section, interval, number, part, sortable
+from ..rows import Place, modules, operators, windows
 from .style import ACCENT, INK, PALE, PALETTE, drawable, printable, severity_colour
 
 if TYPE_CHECKING:

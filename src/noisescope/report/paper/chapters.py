@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..reading import Section, interval, number, part, sortable
+from ..rows import Place, advice, counts, fragile, modules, next_steps, operators, places, subject, thresholds, windows
+from ..verdict import verdict
 from .pages import Pages
 from .panels import draw_amplification, draw_channels, draw_map, draw_operators, draw_windows
-from .reading import Section, interval, number, part, sortable
-from .rows import Place, advice, counts, fragile, modules, next_steps, operators, places, subject, thresholds, windows
-from .verdict import verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

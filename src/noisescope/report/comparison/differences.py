@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import isfinite, log, nan
 from typing import Any
 
-from .reading import Interval, Section, interval, number, part
-from .rows import Place, places
+from ..reading import Interval, Section, interval, number, part
+from ..rows import Place, places
 from .significance import LEVEL, UNTESTED, Shift, holm, shift
 
 __all__ = ["Differences", "Fact", "RowDifference"]

@@ -6,13 +6,13 @@ Figures are made directly, never through pyplot, so that nothing of the caller's
 from io import BytesIO
 from typing import TYPE_CHECKING
 
+from ..reading import Section, part
+from ..rows import counts, subject
+from ..verdict import verdict
 from .chapters import CHAPTERS
 from .pages import Pages
 from .panels import draw_map, draw_operators, draw_windows
-from .reading import Section, part
-from .rows import counts, subject
 from .style import INK, PALE, paper_style, printable, risk_colour
-from .verdict import verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

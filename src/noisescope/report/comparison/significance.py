@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, nan, sqrt
 
-from .reading import Interval
+from ..reading import Interval
 
 __all__ = ["LEVEL", "Shift", "holm", "shift"]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from ..store.encoding import encode
+from ...store.encoding import encode
+from ..escaping import code, prose, visible
+from ..rows import Place
 from .differences import Differences, RowDifference
-from .escaping import code, prose, visible
-from .rows import Place
 from .significance import Shift
 
 __all__ = ["RENDERERS", "render_text"]
@@ -72,8 +72,8 @@ def _json(found: Differences) -> str:
 def _html(found: Differences) -> str:
     from markupsafe import Markup
 
-    from .html import ASSETS, content_security_policy, environment
-    from .page.table import Table
+    from ..html import ASSETS, content_security_policy, environment
+    from ..page.table import Table
 
     style = (ASSETS / "page.css").read_text(encoding="utf-8") + _MARGINS
     columns: dict[str, Any] = dict.fromkeys(_HEAD[1:], "figure") | {"row": "name", "KL before": "run", "after": "run"}
