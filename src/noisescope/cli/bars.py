@@ -36,7 +36,8 @@ def bars() -> Iterator["Progress"]:
         MofNCompleteColumn(),
         Left(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as shown:  # steps take minutes
 
         def begin(stage: str, total: int) -> Callable[[], None]:
             task = shown.add_task(stage, total=total)
