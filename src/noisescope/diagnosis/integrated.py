@@ -19,6 +19,7 @@ from ..specs import OPTIONS, DiagnosisSpec, checked
 from ..store import Journal
 from .accepting import accept, data_for
 from .commands import Commands
+from .memory import enough_memory
 from .progress import Progress, silent
 from .question import question
 from .sections import sections
@@ -102,4 +103,5 @@ def diagnose(
     if journal is not None:
         journal.begin(question(diagnosis, max_new_tokens=max_new_tokens, tokenizer=tokenizer))
     commands = Commands(name, evaluation.name if isinstance(data, str) else None)
-    return Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
+    with enough_memory(batch_size):
+        return Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))

@@ -21,6 +21,7 @@ from .rows import (
     sortable,
     subject,
     thresholds,
+    unmeasured,
     windows,
 )
 from .verdict import verdict
@@ -192,6 +193,7 @@ def _trust(sections: Section) -> Iterator[str]:
     clean = part(part(sections, "metrics"), "clean")
     if clean and not clean.get("conclusive"):
         yield "Accuracy is no better than chance: accuracy lost is inconclusive, the KL ranks."
+    yield from (f"FAILED: {name}: {why}" for name, why in unmeasured(sections))
 
 
 CHAPTERS: tuple[Callable[[Pages, Section], None], ...] = (

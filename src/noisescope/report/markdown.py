@@ -23,6 +23,7 @@ from .rows import (
     sortable,
     subject,
     thresholds,
+    unmeasured,
     windows,
 )
 from .verdict import verdict
@@ -89,6 +90,7 @@ def _trust(sections: Section) -> str:
             f"Accuracy {interval(clean.get('accuracy')).value:.1%} is no better than chance "
             f"({number(clean.get('chance')):.1%}): accuracy lost is inconclusive, the KL ranks."
         )
+    lines += [f"FAILED: {prose(name)}: {code(why)}." for name, why in unmeasured(sections)]
     return "\n".join(lines)
 
 

@@ -275,6 +275,11 @@ def _names(names: list[str], name: Callable[[str], str], most: int = 6) -> str:
 # --- careful reading --------------------------------------------------------------------------------------------
 
 
+def unmeasured(sections: Section) -> list[tuple[str, str]]:
+    """Checks of the map and searches for thresholds that failed, and why."""
+    return [(name, _text(why)) for name, why in part(part(sections, "metrics"), "failed").items()]
+
+
 def part(sections: Section, name: str) -> Section:
     """A table of a table; an empty one where there is none."""
     found = sections.get(name)
