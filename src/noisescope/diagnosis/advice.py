@@ -42,7 +42,7 @@ _ACTIONS = {
 
 def critical_operators(rows: Iterable[Row]) -> list[str]:
     """Rows whose sensitivity score reads CRITICAL, the worst first."""
-    found = [row for row in rows if row.failed or (row.conclusive and _reading(row) == "CRITICAL")]
+    found = [row for row in rows if row.broken or (row.conclusive and _reading(row) == "CRITICAL")]
     return [row.name for row in sorted(found, key=lambda row: row.rank, reverse=True)]
 
 
@@ -70,14 +70,14 @@ def recommendations(
 def _for_operators(rows: Iterable[Row], commands: Commands) -> list[tuple[float, dict[str, Any]]]:
     found = []
     for row in rows:
-        reading = "CRITICAL" if row.failed else _reading(row) if row.conclusive else "ROBUST"
+        reading = "CRITICAL" if row.broken else _reading(row) if row.conclusive else "ROBUST"
         if reading == "ROBUST":
             continue
         loss = row.degradation
         priority = ("CRITICAL" if loss.value > 0.20 else "HIGH") if reading == "CRITICAL" else "MEDIUM"
         issue = (
             "noise here makes the output non-finite"
-            if row.failed
+            if row.broken
             else f"loses {loss.value:.1%} of accuracy at noise scale {row.result.point.noise_scale:g}"
         )
         evidence = f"degradation {loss.value:.3f} [{loss.low:.3f}, {loss.high:.3f}], KL {row.kl} nats per token"

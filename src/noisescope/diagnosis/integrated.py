@@ -20,6 +20,7 @@ from ..specs import OPTIONS, DiagnosisSpec, checked
 from ..store import Journal
 from .accepting import accept, data_for
 from .commands import Commands
+from .memory import enough_memory
 from .progress import Progress, silent
 from .question import question
 from .sections import sections
@@ -106,7 +107,8 @@ def diagnose(
     if journal is not None:
         journal.begin(question(diagnosis, max_new_tokens=max_new_tokens, tokenizer=tokenizer))
     commands = Commands.naming(name, evaluation.name if isinstance(data, str) else None)
-    report = Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
-    if save_activations is not None:
-        diagnosis.look_at_channels().save(save_activations)
+    with enough_memory(batch_size):
+        report = Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
+        if save_activations is not None:
+            diagnosis.look_at_channels().save(save_activations)
     return report

@@ -21,8 +21,13 @@ class Row:
 
     @property
     def failed(self) -> bool:
-        """True if nothing could be measured, because the noise made the output non-finite."""
+        """True if nothing could be measured."""
         return self.result.comparison is None
+
+    @property
+    def broken(self) -> bool:
+        """True if that was because the noise made the output non-finite; out of memory, say, tells nothing."""
+        return self.failed and self.result.finding.final
 
     @property
     def conclusive(self) -> bool:
@@ -31,13 +36,15 @@ class Row:
 
     @property
     def kl(self) -> Estimate:
-        """Nats per predicted token; infinite where the output was not finite."""
-        return _WORST if self.result.comparison is None else self.result.comparison.kl
+        """Nats per predicted token; infinite where the output was not finite, NaN where nothing is known."""
+        found = self.result.comparison
+        return found.kl if found is not None else _WORST if self.broken else _UNKNOWN
 
     @property
     def degradation(self) -> Estimate:
-        """Relative loss of accuracy; all of it where the output was not finite."""
-        return _ALL if self.result.comparison is None else self.result.comparison.degradation
+        """Relative loss of accuracy; all of it where the output was not finite, NaN where nothing is known."""
+        found = self.result.comparison
+        return found.degradation if found is not None else _ALL if self.broken else _UNKNOWN
 
     @property
     def sensitivity(self) -> Estimate:
@@ -46,14 +53,20 @@ class Row:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What to sort by, the worst being the largest."""
+        """What to sort by, the worst being the largest; what is not known comes last."""
+        if self.failed and not self.broken:
+            return (-1.0, -1.0)
         return (self.degradation.value if self.conclusive else 0.0, self.kl.value)
 
     def as_json(self) -> dict[str, Any]:
         """The documented keys, then the rest; figures with their intervals."""
         found = self.result.comparison
         if found is None:
-            return {"failed": self.result.finding.failure, "total_injections": self.result.finding.injections}
+            return {
+                "failed": self.result.finding.failure,
+                "non_finite": self.broken,
+                "total_injections": self.result.finding.injections,
+            }
         loss = self.degradation
         tolerance = noise_tolerance_index(loss.value) if isfinite(loss.value) else None
         return {
@@ -77,6 +90,7 @@ class Row:
         }
 
 
-_INFINITY = float("inf")
+_INFINITY, _NAN = float("inf"), float("nan")
 _WORST = Estimate(_INFINITY, _INFINITY, _INFINITY, 0.0, 0)
 _ALL = Estimate(1.0, 1.0, 1.0, 0.0, 0)
+_UNKNOWN = Estimate(_NAN, _NAN, _NAN, _NAN, 0)

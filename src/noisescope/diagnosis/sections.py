@@ -120,6 +120,7 @@ def _metrics(run: Diagnosis) -> dict[str, Any]:
         found["layers"] = {str(layer): _layer(run, layer) for layer in run.layers}
     found["critical_thresholds"] = {name: threshold.as_json() for name, threshold in run.thresholds.items()}
     found["agreement"] = run.agreement.as_json() if run.agreement is not None else None
+    found["failed"] = dict(run.failures)
     return found
 
 

@@ -75,6 +75,8 @@ class Diagnosis:
         self.selection = Selection(spec.layers, expand(spec.operators))
         self.costs: dict[str, float] = {}
         """forward-pass equivalents by stage"""
+        self.failures: dict[str, str] = {}
+        """what failed and is no row of the report, and why: checks of the map, searches for a threshold"""
         self.journal = journal
         local = LocalEngine(self.bench)
         self.engine: Engine = local if journal is None else Journalled(local, journal, lambda: self.bench.clean)
@@ -170,7 +172,11 @@ class Diagnosis:
         count = len(predicted) if self.spec.sampled == "all" else some
         chosen = choose_checks(predicted, count, seed=self.spec.seed)
         points = {cell: cell_point(cell, self.noise, **self._draws) for cell in chosen}
-        return correct(predicted, self._run("checks", points), prefer_measured=self.spec.sampled == "all")
+        results = self._run("checks", points)
+        for (layer, operator), result in results.items():
+            if result.comparison is None:
+                self.failures[f"check of {layer} {operator}"] = result.finding.failure
+        return correct(predicted, results, prefer_measured=self.spec.sampled == "all")
 
     # --- operators and layers -----------------------------------------------------------------------------------
 
@@ -215,8 +221,9 @@ class Diagnosis:
 
     def layer_kl(self, layer: Layer) -> Estimate | None:
         """A layer's KL: injected if that was done, else the sum of its cells of the map."""
-        if isinstance(layer, int) and layer in self.single_layers:
-            return self.single_layers[layer].kl
+        row = self.single_layers.get(layer) if isinstance(layer, int) else None
+        if row is not None and (row.broken or not row.failed):
+            return row.kl
         return self._map_of_layers.layer(layer) if self._map_of_layers is not None else None
 
     @cached_property
@@ -245,7 +252,7 @@ class Diagnosis:
         found = {name: Threshold(name, self._foretell(link, point, kl)) for name, (point, kl) in places.items()}
         worst = sorted(found, key=lambda name: -places[name][1].value / places[name][0].noise_scale ** 2)
         chosen = worst if self.spec.sampled == "all" else worst[:VERIFIED]
-        known = {row.name: row.degradation.value for row in rows}
+        known = {row.name: row.degradation.value for row in rows if row.broken or not row.failed}
         tick = self._progress("thresholds", len(chosen))
         for name in chosen:
             found[name] = self._verify(found[name], places[name][0], known.get(name))
@@ -271,20 +278,26 @@ class Diagnosis:
         return found
 
     def _verify(self, threshold: Threshold, point: Point, known: float | None) -> Threshold:
-        """Searches for a threshold, for as long as the budget allows."""
+        """Searches for a threshold, for as long as the budget allows; what it took is lost if a point fails."""
 
         def degradation(asked: Point) -> float:
             (result,) = self._results("thresholds", [asked])
+            if result.comparison is None and not result.finding.final:
+                raise _Unmeasured(result.finding.failure)
             return 1.0 if result.comparison is None else result.comparison.degradation.value
 
-        between, evaluations = search(
-            point,
-            degradation,
-            target=self.spec.target_degradation,
-            start=threshold.predicted.value if threshold.predicted is not None else point.noise_scale,
-            known=None if known is None else {point.noise_scale: known},
-            go_on=lambda: self.spec.sampled == "all" or self.cost + self.spec.trials <= self.budget,
-        )
+        try:
+            between, evaluations = search(
+                point,
+                degradation,
+                target=self.spec.target_degradation,
+                start=threshold.predicted.value if threshold.predicted is not None else point.noise_scale,
+                known=None if known is None else {point.noise_scale: known},
+                go_on=lambda: self.spec.sampled == "all" or self.cost + self.spec.trials <= self.budget,
+            )
+        except _Unmeasured as failure:
+            self.failures[f"critical threshold of {threshold.name}"] = str(failure)
+            return threshold
         return Threshold(threshold.name, threshold.predicted, between, evaluations)
 
     @property
@@ -442,6 +455,10 @@ class Diagnosis:
         with self._capture() as captured:
             _ = self.bench.clean
         return _CleanStage(self.bench.keep(), detect(captured))
+
+
+class _Unmeasured(Exception):
+    """A point that failed, of which another run may know more."""
 
 
 @dataclass(frozen=True, eq=False)

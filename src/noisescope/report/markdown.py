@@ -8,7 +8,20 @@ from math import isnan
 
 from .escaping import code, fence, prose
 from .reading import Section, interval, number, part, sortable
-from .rows import Place, advice, counts, fragile, modules, next_steps, operators, places, subject, thresholds, windows
+from .rows import (
+    Place,
+    advice,
+    counts,
+    fragile,
+    modules,
+    next_steps,
+    operators,
+    places,
+    subject,
+    thresholds,
+    unmeasured,
+    windows,
+)
 from .verdict import verdict
 
 __all__ = ["render_markdown"]
@@ -73,6 +86,7 @@ def _trust(sections: Section) -> str:
             f"Accuracy {interval(clean.get('accuracy')).value:.1%} is no better than chance "
             f"({number(clean.get('chance')):.1%}): accuracy lost is inconclusive, the KL ranks."
         )
+    lines += [f"FAILED: {prose(name)}: {code(why)}." for name, why in unmeasured(sections)]
     return "\n".join(lines)
 
 

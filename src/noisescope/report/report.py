@@ -33,11 +33,12 @@ class Report:
 
     @property
     def failures(self) -> dict[str, str]:
-        """What could not be measured, and why: rows of the levels by name."""
+        """What could not be measured, and why: rows of the levels by name, then checks and searches."""
         found = {**self.sections["operator_analysis"], **self.sections["layer_analysis"]}
         for part in ("together", "groups", "layers"):
             found |= {f"{part} {name}": row for name, row in self.sections["metrics"].get(part, {}).items() if row}
-        return {name: str(row["failed"]) for name, row in found.items() if "failed" in row}
+        others = dict[str, str](self.sections["metrics"].get("failed", {}))
+        return {name: str(row["failed"]) for name, row in found.items() if "failed" in row} | others
 
     @property
     def risk(self) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "places",
     "subject",
     "thresholds",
+    "unmeasured",
     "windows",
 ]
 
@@ -190,6 +191,11 @@ def next_steps(sections: Section) -> list[tuple[str, str]]:
     """Commands to go on with, each with its reason."""
     rows = [row for row in listed(sections.get("next_steps")) if isinstance(row, Mapping)]
     return [(text(row.get("command")), text(row.get("why"))) for row in rows if text(row.get("command"))]
+
+
+def unmeasured(sections: Section) -> list[tuple[str, str]]:
+    """Checks of the map and searches for thresholds that failed, and why."""
+    return [(name, text(why)) for name, why in part(part(sections, "metrics"), "failed").items()]
 
 
 # --- sentences --------------------------------------------------------------------------------------------------

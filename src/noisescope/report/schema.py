@@ -78,7 +78,7 @@ _UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _fr
 
 _figure = Named("figure", Record(value=NUMBER, low=NUMBER, high=NUMBER, stderr=NUMBER, n=NUMBER))
 _pair = Listed(NUMBER, length=2)
-_failed = Record(failed=TEXT, total_injections=NUMBER)
+_failed = Record({"non_finite": TRUTH}, failed=TEXT, total_injections=NUMBER)
 _measured = Record(
     degradation=NUMBER,
     sensitivity_score=NUMBER,
@@ -198,6 +198,7 @@ _SECTIONS: Mapping[str, Shape] = {
             "layers": Table(_layer),
             "critical_thresholds": Table(_threshold),
             "agreement": Either(Record(proxies=Listed(_proxy), layers=NUMBER), nothing=True),
+            "failed": Table(TEXT),
         }
     ),
     "coverage": Record(

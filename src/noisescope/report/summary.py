@@ -90,6 +90,7 @@ def _trust(sections: Mapping[str, Any]) -> str:
             f"accuracy {clean['accuracy']['value']:.1%} is no better than chance ({clean['chance']:.1%}): "
             "accuracy lost is inconclusive, the KL ranks"
         )
+    lines += [f"FAILED: {name}: {why}" for name, why in sections["metrics"].get("failed", {}).items()]
     return "\n".join(lines)
 
 

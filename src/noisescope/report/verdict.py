@@ -14,9 +14,13 @@ def verdict(sections: Mapping[str, Any]) -> str:
     rows = fragile_rows(sections)
     if not rows:
         return _of_channels(sections.get("channel_analysis") or {})
+    broken = [name for name, row in rows if "failed" in row and row.get("non_finite", True)]
+    if broken:
+        return f"Noise at {_list(broken)} makes the output non-finite: nothing else matters until that is fixed."
     failed = [name for name, row in rows if "failed" in row]
-    if failed:
-        return f"Noise at {_list(failed)} makes the output non-finite: nothing else matters until that is fixed."
+    if len(failed) == len(rows):
+        return f"Nothing could be measured: {_list(failed)} failed."
+    rows = rows[len(failed) :]  # they come first
     name, worst = rows[0]
     noise = f"noise of scale {sections['config']['noise_scale']:g}"
     if worst["severity"] == "inconclusive" or not isfinite(worst["degradation"]):

@@ -28,6 +28,8 @@ def agreement(sections: Sections) -> Facts:
         facts.append(("rank correlation", "too few checked cells to say"))
     for operator, factor in (sections["map"].get("corrections") or {}).items():
         facts.append((f"unchecked cells of {visible(operator)} moved by", f"x {number(factor)}"))
+    for name, why in (sections.get("metrics", {}).get("failed") or {}).items():
+        facts.append((f"FAILED: {visible(name)}", visible(why)))
     return facts
 
 

@@ -4,7 +4,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..reading import Section, interval, number, part, sortable
-from ..rows import Place, advice, counts, fragile, modules, next_steps, operators, places, subject, thresholds, windows
+from ..rows import (
+    Place,
+    advice,
+    counts,
+    fragile,
+    modules,
+    next_steps,
+    operators,
+    places,
+    subject,
+    thresholds,
+    unmeasured,
+    windows,
+)
 from ..verdict import verdict
 from .pages import Pages
 from .panels import draw_amplification, draw_channels, draw_map, draw_operators, draw_windows
@@ -178,6 +191,7 @@ def _trust(sections: Section) -> Iterator[str]:
     clean = part(part(sections, "metrics"), "clean")
     if clean and not clean.get("conclusive"):
         yield "Accuracy is no better than chance: accuracy lost is inconclusive, the KL ranks."
+    yield from (f"FAILED: {name}: {why}" for name, why in unmeasured(sections))
 
 
 CHAPTERS: tuple[Callable[[Pages, Section], None], ...] = (

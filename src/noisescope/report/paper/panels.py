@@ -4,7 +4,7 @@ Nothing here makes a figure or writes a file. A panel without anything to show s
 """
 
 from collections.abc import Iterable, Sequence
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -238,7 +238,7 @@ def _mark_failed(axes: "Axes", at: Sequence[int], *, upright: bool = True) -> No
 
 
 def _value_axis(axis: Any, *, by_kl: bool) -> None:
-    if by_kl:
+    if by_kl and axis.get_minpos() < inf:  # there is nothing to take the logarithm of where all rows failed
         (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
         _plain_log(axis)
     axis.set_label_text("KL, nats/token" if by_kl else "accuracy lost, %")
