@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from noisescope.diagnosis import integrated
 from noisescope.keys import Key
 from noisescope.measure.texts import built_in_text
 from noisescope.noise.drawing import Draw
+from noisescope.report import Report
+from noisescope.report.formats import FORMATS, render
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 SMALL = ("--n-samples", "8", "--max-length", "12", "--batch-size", "8", "--level", "full")
@@ -32,22 +35,31 @@ WORLDS = (
 HASH_SEED = os.environ.get("PYTHONHASHSEED")
 """of this process; usually none, which is a random one"""
 DAY_S = 86_400
+COMMANDS = """import sys
+from noisescope.cli import main
+sys.exit(main(["diagnose", *sys.argv[1:]]) or main(["report", sys.argv[-1], "--format", "png,pdf"]))"""
+"""a diagnosis, then the pictures of its report, in one process: starting takes longer than either"""
 
 
 def check_same(reports: Sequence[bytes]) -> None:
     """All the same bytes; the first line that differs is shown."""
-    first, *others = (report.decode().splitlines() for report in reports)
+    first, *others = (report.decode(errors="replace").splitlines() for report in reports)
     for other in others:
         differing = [pair for pair in zip(first, other, strict=False) if pair[0] != pair[1]]
         assert not differing, differing[0]
     assert len(set(reports)) == 1
 
 
+def check_lacks(report: bytes, *words: Path | str) -> None:
+    text = report.decode(errors="replace")
+    for word in map(str, words):
+        assert not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text), f"the report says {word}"
+
+
 def check_nothing_local(report: bytes, *paths: Path | str) -> None:
     """No clock, host or absolute path; `paths` are where it was made."""
+    check_lacks(report, socket.gethostname(), *paths, Path.home(), os.getcwd())
     text, sections = report.decode(), json.loads(report)
-    for word in (socket.gethostname(), *map(str, paths), str(Path.home()), os.getcwd()):
-        assert not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text), f"the report says {word}"
     assert not re.search(r"\b20\d\d-\d\d-\d\d", text), "a date"
     now = time.time()
     for value in leaves(sections):
@@ -70,7 +82,7 @@ def leaves(value: Any) -> Iterator[Any]:
 # --- one process ------------------------------------------------------------------------------------------------
 
 
-def report_of(family: str, *, short: bool = False, seed: int = 0, state: int = 0) -> bytes:
+def report_of(family: str, *, short: bool = False, seed: int = 0, state: int = 0) -> Report:
     """A diagnosis of a tiny model, freshly made; `state` is where torch's and numpy's own generators stand."""
     data = ns.open_data([tokens(rows=4, seed=number) for number in range(2)], batch_size=4)
     less = {"level": "layer", "operators": ("linear",)} if short else {"curvature": True}
@@ -78,13 +90,18 @@ def report_of(family: str, *, short: bool = False, seed: int = 0, state: int = 0
     model = build(family)
     torch.manual_seed(state)
     np.random.seed(state)
-    return ns.diagnose(model, data, spec=spec).to_json().encode()
+    return ns.diagnose(model, data, spec=spec)
+
+
+def check_formats(reports: Sequence[Report], names: Iterable[str]) -> None:
+    for name in names:
+        check_same([render(report.sections, name) for report in reports])
 
 
 def check_twice(family: str, *, short: bool = False) -> None:
     first, second = (report_of(family, short=short, state=state) for state in (1, 2))
-    check_same([first, second])
-    check_nothing_local(first)
+    check_formats([first, second], ["json"] if short else FORMATS)
+    check_nothing_local(first.to_json().encode())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mixtral"])
@@ -100,20 +117,20 @@ def test_twice_for_every_family(family):
 
 def test_another_seed_is_another_question():
     with pytest.raises(AssertionError):
-        check_same([report_of("llama", short=True, seed=seed) for seed in (0, 1)])
+        check_same([report_of("llama", short=True, seed=seed).to_json().encode() for seed in (0, 1)])
 
 
 # --- other processes --------------------------------------------------------------------------------------------
 
 
 def diagnose_elsewhere(model: str, home: Path, world: dict[str, str]) -> subprocess.Popen[str]:
-    """The command in another world: its directory, hash order, language and clock, and where model and data are."""
+    """The commands in another world: its directory, hash order, language and clock, and where model and data are."""
     home.mkdir()
     (home / "text.md").write_text(built_in_text()[:20_000])
     (home / model).symlink_to(FIXTURES / model)
     outer = {name: value for name, value in os.environ.items() if not name.startswith("LC_")}
     fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(ns.__file__).parents[1]), "TMPDIR": str(home)}
-    command = [sys.executable, "-m", "noisescope", "diagnose", f"./{model}", "--data", str(home / "text.md"), *SMALL]
+    command = [sys.executable, "-c", COMMANDS, f"./{model}", "--data", str(home / "text.md"), *SMALL]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*command, "--output", "new/out"], cwd=home, env={**outer, **world, **fixed}, **pipes)
 
@@ -126,11 +143,14 @@ def check_worlds(model: str, tmp_path: Path, worlds: Sequence[dict[str, str]]) -
     given = {"tokenizer": AutoTokenizer.from_pretrained(FIXTURES / model), "name": model}
     loaded = AutoModelForCausalLM.from_pretrained(FIXTURES / model).eval()
     small = {"n_samples": 8, "max_length": 12, "batch_size": 8}
-    here = ns.diagnose(loaded, str(tmp_path / "text.md"), **given, **small).to_json().encode()
+    here = ns.diagnose(loaded, str(tmp_path / "text.md"), **given, **small)
     said = [process.communicate(timeout=300) for process in running]
     assert not any(process.returncode for process in running), said
-    check_same([here, *((home / "new" / "out" / "report.json").read_bytes() for home in homes)])
-    check_nothing_local(here, tmp_path, FIXTURES)
+    for name, each in FORMATS.items():
+        mine = render(here.sections, name)
+        check_same([mine, *((home / "new" / "out" / each.file).read_bytes() for home in homes)])
+        check_lacks(mine, tmp_path, FIXTURES)
+    check_nothing_local(here.to_json().encode(), tmp_path, FIXTURES)
 
 
 def test_in_another_process(tmp_path):
@@ -151,7 +171,7 @@ def sections_with(monkeypatch, **more):
     monkeypatch.setattr(
         integrated,
         "sections",
-        lambda run, **given: {**real(run, **given), **{key: make() for key, make in more.items()}},
+        lambda *args, **given: {**real(*args, **given), **{key: make() for key, make in more.items()}},
     )
 
 
@@ -193,6 +213,31 @@ def test_the_mutants_are_caught(monkeypatch, mutant):
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
         check_twice("llama", short=True)
+
+
+MAKERS = {
+    "md": "markdown.render_markdown",
+    "html": "html.render_html",
+    "png": "pictures.render_png",
+    "pdf": "pictures.render_pdf",
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_format_with_a_clock_in_it_is_caught(monkeypatch, name):
+    report = report_of("llama", short=True)
+    home, maker = MAKERS[name].split(".")
+    module = import_module(f"noisescope.report.{home}")
+    real = getattr(module, maker)
+
+    def mutant(sections):
+        made, clock = real(sections), f"<!-- {time.perf_counter_ns()} -->"
+        return made + clock if isinstance(made, str) else made + clock.encode()
+
+    check_formats([report, report], [name])
+    monkeypatch.setattr(module, maker, mutant)
+    with pytest.raises(AssertionError):
+        check_formats([report, report], [name])
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ KINDS = {
     "all sampled": "--sampled all --trials 2",
     "curvature": "--curvature",
     "another noise": "--error-type uniform --layer-noise-scale 0.2",
-    "no map": "--error-type bit_flip --noise-scale 1e-3 --operators linear",
+    "no map": "--error-type stuck_at --noise-scale 0.01 --operators linear",
     "failed": "--error-type bit_flip --noise-scale 0.05 --operators linear",
     "far too much": "--noise-scale 1e30 --operators linear",
 }
@@ -107,7 +107,7 @@ def check_not_finite(sections: dict[str, Any], every: int) -> int:
 
 
 def test_what_is_not_finite_is_encoded(asking):
-    assert check_not_finite(dict(Report.load(asking.undisturbed).sections), every=40) > 10
+    assert check_not_finite(dict(Report.load(asking.undisturbed).sections), every=10) > 10
 
 
 @pytest.mark.slow
