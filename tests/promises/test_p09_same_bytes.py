@@ -218,8 +218,8 @@ def test_the_mutants_are_caught(monkeypatch, mutant):
 MAKERS = {
     "md": "markdown.render_markdown",
     "html": "html.render_html",
-    "png": "pictures.render_png",
-    "pdf": "pictures.render_pdf",
+    "png": "paper.render_png",
+    "pdf": "paper.render_pdf",
 }
 
 
