@@ -38,7 +38,8 @@ def check_said(said: str, output: Path) -> list[str]:
     found = SAID.fullmatch(said)
     assert found, said
     steps, place, command = found.groups()
-    assert int(steps) == (output / "journal").read_bytes().count(b"\n") - 1
+    lines = (output / "journal").read_bytes().count(b"\n") - 1
+    assert lines - int(steps) in (0, 1)  # one may be there that nobody has waited for to reach the disk
     assert place == str(output)
     program, *words = shlex.split(command)
     assert program == "noisescope"
@@ -188,13 +189,12 @@ def test_as_a_person_would(asking, tmp_path, number):
     arguments = ["diagnose", FIXTURES / "llama", "--data", asking.text, *SMALL, "--output", "my out"]
     command = [sys.executable, "-m", "noisescope", *map(str, arguments)]
     process = subprocess.Popen(command, cwd=tmp_path, env=world, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not list(tmp_path.glob("my out/journal")):
+    journal = tmp_path / "my out" / "journal"
+    while process.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > 2):
         time.sleep(0.01)
     process.send_signal(number)
     _, said = process.communicate()
     assert process.returncode == 130
-    if said == "noisescope: interrupted\n":
-        pytest.skip("it was faster than the first step")
     printed = said.partition("go on with: ")[2].strip()
     assert printed.startswith("python -m noisescope diagnose ")
     subprocess.run(printed, shell=True, cwd=tmp_path, env=world, check=True, stdout=subprocess.DEVNULL)
