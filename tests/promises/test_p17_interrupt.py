@@ -186,6 +186,7 @@ def test_as_a_person_would(asking, tmp_path, number):
     """The real command, stopped from outside; what it prints is given to a shell."""
     world = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     world["PATH"] = f"{Path(sys.executable).parent}:{world['PATH']}"
+    del world[run_directory.PROGRAM]
     arguments = ["diagnose", FIXTURES / "llama", "--data", asking.text, *SMALL, "--output", "my out"]
     command = [sys.executable, "-m", "noisescope", *map(str, arguments)]
     process = subprocess.Popen(command, cwd=tmp_path, env=world, stderr=subprocess.PIPE, text=True)
