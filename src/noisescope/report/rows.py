@@ -41,6 +41,8 @@ class Place:
     """relative loss of accuracy"""
     severity: str
     failed: str = ""
+    broken: bool = False
+    """whether it failed because the noise made the output non-finite; out of memory, say, tells nothing"""
     first: int = -1
     last: int = -1
     amplification: Interval = UNKNOWN
@@ -141,6 +143,7 @@ def places(rows: Section, kind: str, *, avalanches: Any = ()) -> Iterator[Place]
             _lost(row, kl.n),
             text(row.get("severity")),
             failed=text(row.get("failed")) if "failed" in row else "",
+            broken="failed" in row and row.get("non_finite") is not False,
             first=whole(row.get("start_layer")),
             last=whole(row.get("end_layer")),
             amplification=interval(row.get("amplification")),

@@ -109,6 +109,12 @@ def test_a_row_that_fails_is_worse_without_a_test(sections: dict[str, Any], whol
     assert "FAILED: not finite at x" in render_text(found)
 
 
+def test_a_row_that_did_not_fit_into_memory_says_nothing(sections: dict[str, Any], whole: dict[str, Any]) -> None:
+    sections["operator_analysis"]["silu"] = {"failed": "out of memory", "non_finite": False, "total_injections": 3}
+    for found in (Differences.between(whole, sections), Differences.between(sections, whole)):
+        assert (found.count("untested"), found.count("better"), found.count("worse")) == (1, 0, 0)
+
+
 def test_a_layer_measured_here_and_mapped_there_is_not_compared(
     sections: dict[str, Any], whole: dict[str, Any]
 ) -> None:

@@ -206,8 +206,10 @@ def _lost(before: Place, after: Place) -> Shift:
 
 
 def _verdict(before: Place, after: Place, changes: tuple[tuple[Shift, float, float], ...]) -> str:
-    if before.failed or after.failed:  # there is no figure, and no doubt
-        return "untested" if before.failed and after.failed else "worse" if after.failed else "better"
+    if before.failed or after.failed:  # no figure, and no doubt where one of them made the output non-finite
+        if before.broken == after.broken or (before.failed and after.failed):
+            return "untested"
+        return "worse" if after.broken else "better"
     found = {"worse" if change.effect > none else "better" for change, none, p in changes if p <= LEVEL}
     if not found:
         return "not distinguishable" if any(isfinite(p) for _, _, p in changes) else "untested"
