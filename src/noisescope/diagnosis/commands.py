@@ -48,11 +48,11 @@ class Commands:
         if self.model is None:
             return []
         steps = [
-            {"command": self.closer_to_layers(str(point["layer_range"])), "why": "what in these layers is fragile"}
+            {"command": self.closer_to_layers(str(point["layer_range"])), "why": "what is fragile in these layers"}
             for point in avalanches[:1]
         ]
         steps += [
-            {"command": self.closer_to_operator(name), "why": "which layers it is fragile in, by injection"}
+            {"command": self.closer_to_operator(name), "why": "in which layers it is fragile"}
             for name in critical
             if name not in OUTSIDE
         ][:1]
@@ -60,11 +60,11 @@ class Commands:
             *steps,
             {
                 "command": self._again("--preset", "report", output="thorough"),
-                "why": "four times the data and three draws of the noise: narrower intervals",
+                "why": "narrower intervals: four times the data, three draws",
             },
             {
                 "command": f"noisescope report noisescope-out {_directory('thorough')}",
-                "why": "what differs between two reports, and what of it is more than chance",
+                "why": "what differs, and what of it is more than chance",
             },
         ]
 

@@ -130,8 +130,7 @@ def _advice(sections: Mapping[str, Any], most: int | None) -> str:
 
 def _next(sections: Mapping[str, Any]) -> str:
     found = [(step["command"], step["why"]) for step in sections["next_steps"]]
-    width = max((len(command) for command, _ in found), default=0)
-    return "\n ".join(["next", *(f"{command.ljust(width)}  # {why}" for command, why in found)]) if found else ""
+    return "\n ".join(["next", *(f"{command}  # {why}" for command, why in found)]) if found else ""
 
 
 def _figure(figure: Mapping[str, float]) -> str:
