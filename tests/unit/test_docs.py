@@ -35,8 +35,6 @@ CONFIGURATIONS = [
     for page in PAGES
     for text, name in re.findall(r"```yaml\n(# (\S+\.yaml)\n.*?)```", page.read_text(), re.DOTALL)
 ]
-COMING = set[str]()
-"""verbs and flags that are documented already"""
 ELSEWHERE = ("https://arxiv.org/abs/", "https://doi.org/")
 """what a page may link to outside the repository: sources that are cited"""
 
@@ -58,8 +56,6 @@ def test_code_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_commands_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verb, flags and values are those of the program, and configurations those of the pages; nothing is run."""
     words = shlex.split(line, comments=True)
-    if COMING & {words[0], *(word for word in words if word.startswith("--"))}:
-        pytest.skip("documented ahead of the program")
     for name, text in CONFIGURATIONS:
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -81,13 +77,6 @@ def _deafen(command: Any) -> None:
 def test_wrong_commands_are_seen(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(typer.BadParameter.__mro__[1]):
         test_commands_parse(line, tmp_path, monkeypatch)
-
-
-def test_what_is_there_is_not_called_coming() -> None:
-    program = typer.main.get_command(app)
-    diagnose = program.commands["diagnose"]  # type: ignore[attr-defined]
-    there = set(program.commands) | {flag for parameter in diagnose.params for flag in parameter.opts}  # type: ignore[attr-defined]
-    assert not COMING & there, "take it out of COMING, so that its documentation is checked"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -18,10 +18,11 @@ from typing import Any
 
 from .. import store
 from ..errors import InputError, Interrupted, NoisescopeError, StoreError
+from ..report.formats import DEFAULT, FORMATS
 
 __all__ = ["RunDirectory", "peak_bytes", "program"]
 
-REPORT = tuple(f"report.{name}" for name in ("json", "md", "html"))
+REPORT = tuple(FORMATS[name].file for name in DEFAULT)
 """what `diagnose` renders"""
 PROGRAM = "NOISESCOPE_PROGRAM"
 """environment variable: what a person types to get here, if it is not `noisescope`"""

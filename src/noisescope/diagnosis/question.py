@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..keys import fingerprint_config, fingerprint_model, fingerprint_tokenizer
+from ..keys import fingerprint_config, fingerprint_tokenizer
 from .stages import Diagnosis
 
 __all__ = ["environment", "question"]
@@ -18,7 +18,7 @@ def question(run: Diagnosis, *, tokenizer: Any, max_new_tokens: int) -> dict[str
     where = environment(run.model)
     return {
         **{name: where[name] for name in ("dtype", "device", "attention")},
-        "model": fingerprint_model(run.model),
+        "model": run.weights,
         "model's configuration": fingerprint_config(run.model),
         **where,
         "tokenizer": fingerprint_tokenizer(tokenizer),
