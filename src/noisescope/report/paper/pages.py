@@ -1,7 +1,8 @@
 """A4 pages that fill from the top: headings, paragraphs, tables and charts, a new page when one is full.
 
 Everything is placed by hand in points, which is fast and the same everywhere; only charts have axes. The words of a
-page are one artist: a matplotlib text of its own for each cell of a table would take most of the time.
+page are one artist, in the fonts that every reader of PDF has: a matplotlib text of its own for each cell of a table,
+or the outlines of each letter, would take most of the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,22 +10,31 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 
-from .style import INK, MONOSPACED, PALE, printable
+from .style import INK, PALE, font_of, printable
 
 __all__ = ["Pages"]
 
 WIDTH, HEIGHT = 595.0, 842.0
 MARGIN = 48.0
 INNER = WIDTH - 2 * MARGIN
-_LETTER, _WIDE_LETTER = 0.51, 0.61
+_LETTER, _WIDE_LETTER = 0.46, 0.61
 """widths in font sizes: of a letter on average, and of one in a table, where figures are wide, or of the other font"""
 _TABLE = 8.0
 """font size of tables"""
+
+
+@dataclass(frozen=True)
+class _Face:
+    """What letters look like."""
+
+    size: float
+    bold: bool = False
+    as_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class _Word:
     text: str
     left: float
     bottom: float
-    font: FontProperties
+    face: _Face
     colour: str
 
 
@@ -44,12 +54,19 @@ class _Words(Artist):
         self.words: list[_Word] = []
 
     def draw(self, renderer: Any) -> None:
-        """Called by the figure."""
-        for word in self.words:
-            context = renderer.new_gc()
-            context.set_foreground(word.colour)
-            renderer.draw_text(context, word.left, word.bottom, word.text, word.font, 0)
-            context.restore()
+        """Called by the figure; what the readers' fonts lack is drawn in ours."""
+        for in_theirs in (True, False):
+            words = [word for word in self.words if word.text.isascii() == in_theirs]
+            with rc_context({"pdf.use14corefonts": in_theirs}):
+                for word in words:
+                    self._draw_word(renderer, word, in_theirs)
+
+    def _draw_word(self, renderer: Any, word: _Word, in_theirs: bool) -> None:
+        context = renderer.new_gc()
+        context.set_foreground(word.colour)
+        font = font_of(word.face.size, bold=word.face.bold, as_code=word.face.as_code, of_reader=in_theirs)
+        renderer.draw_text(context, word.left, word.bottom, word.text, font, 0)
+        context.restore()
 
 
 class Pages:
@@ -74,21 +91,21 @@ class Pages:
         """A line in bold, kept together with something below it."""
         self._need(size * 2 + 60)
         self.left -= size * 0.5
-        self._line(printable(text), FontProperties(size=size, weight="bold"))
+        self._line(printable(text), _Face(size, bold=True))
         self.left -= size * 0.5
 
     def paragraph(self, text: str, *, size: float = 9, indent: float = 0, as_code: bool = False) -> None:
         """Lines as wide as the page."""
-        font = FontProperties(size=size, family=MONOSPACED if as_code else None)
+        face = _Face(size, as_code=as_code)
         wide = int((INNER - indent) / (size * (_WIDE_LETTER if as_code else _LETTER)))
         for line in wrap(printable(text, longest=2000), wide) or [""]:
-            self._line(line, font, indent=indent)
+            self._line(line, face, indent=indent)
         self.left -= size * 0.5
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[float]) -> None:
         """Columns at shares of the width; what is too long for one is cut. The head is repeated on a new page."""
         wide = [INNER * width / sum(widths) for width in widths]
-        bold, plain = FontProperties(size=_TABLE, weight="bold"), FontProperties(size=_TABLE)
+        bold, plain = _Face(_TABLE, bold=True), _Face(_TABLE)
         self._need(_TABLE * 5)
         self._row(head, wide, bold)
         for row in rows:
@@ -116,10 +133,10 @@ class Pages:
 
     def numbered(self) -> list[Figure]:
         """The pages, with their numbers."""
-        font = FontProperties(size=8)
+        face = _Face(8)
         for at, words in enumerate(self.words, 1):
-            words.words.append(_Word(f"{at} / {len(self.words)}", WIDTH - MARGIN - 24, 24, font, PALE))
-            words.words.append(_Word("noisescope", MARGIN, 24, font, PALE))
+            words.words.append(_Word(f"{at} / {len(self.words)}", WIDTH - MARGIN - 24, 24, face, PALE))
+            words.words.append(_Word("noisescope", MARGIN, 24, face, PALE))
         return self.figures
 
     def _need(self, points: float) -> None:
@@ -129,17 +146,16 @@ class Pages:
     def _axes(self, left: float, bottom: float, width: float, height: float) -> Axes:
         return self.figures[-1].add_axes((left / WIDTH, bottom / HEIGHT, width / WIDTH, height / HEIGHT))
 
-    def _line(self, text: str, font: FontProperties, *, indent: float = 0) -> None:
-        size = font.get_size_in_points()
-        self._need(size * 1.4)
-        self.left -= size * 1.4
-        self._write(text, MARGIN + indent, font)
+    def _line(self, text: str, face: _Face, *, indent: float = 0) -> None:
+        self._need(face.size * 1.4)
+        self.left -= face.size * 1.4
+        self._write(text, MARGIN + indent, face)
 
-    def _row(self, cells: Sequence[str], wide: Sequence[float], font: FontProperties) -> None:
+    def _row(self, cells: Sequence[str], wide: Sequence[float], face: _Face) -> None:
         self.left -= _TABLE * 1.42
         for at, cell in enumerate(cells):
             fits = int(wide[at] / (_TABLE * _WIDE_LETTER))
-            self._write(printable(cell, longest=max(4, fits)), MARGIN + sum(wide[:at]), font)
+            self._write(printable(cell, longest=max(4, fits)), MARGIN + sum(wide[:at]), face)
 
-    def _write(self, text: str, left: float, font: FontProperties) -> None:
-        self.words[-1].words.append(_Word(text, left, MARGIN + self.left, font, INK))
+    def _write(self, text: str, left: float, face: _Face) -> None:
+        self.words[-1].words.append(_Word(text, left, MARGIN + self.left, face, INK))

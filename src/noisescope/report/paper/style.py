@@ -9,17 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from math import isfinite, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..escaping import visible
+
+if TYPE_CHECKING:
+    from matplotlib.font_manager import FontProperties
 
 __all__ = [
     "ACCENT",
     "INK",
-    "MONOSPACED",
     "PALE",
     "PALETTE",
     "drawable",
+    "font_of",
     "paper_style",
     "printable",
     "risk_colour",
@@ -35,7 +38,6 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _SEVERITIES = {"CRITICAL": ACCENT, "HIGH": "#E69F00", "MODERATE": "#56B4E9", "LOW": "#0072B2"}
 _FONT = "DejaVu Sans"
 """comes with matplotlib, so that every machine draws the same"""
-MONOSPACED = f"{_FONT} Mono"
 _OURS = {
     "font.family": _FONT,
     "font.size": 9,
@@ -74,6 +76,18 @@ def printable(text: Any, *, longest: int = 160) -> str:
     """One line of characters that the font has."""
     known = _glyphs()
     return "".join(character if ord(character) in known else "\ufffd" for character in visible(text, longest=longest))
+
+
+@cache
+def font_of(size: float, *, bold: bool, as_code: bool, of_reader: bool) -> "FontProperties":
+    """A font of the readers of PDF, or of ours."""
+    from matplotlib.font_manager import FontProperties
+
+    if of_reader:
+        return FontProperties(
+            size=size, family="Courier" if as_code else "Helvetica", weight="bold" if bold else "medium"
+        )
+    return FontProperties(size=size, family=_FONT + " Mono" * as_code, weight="bold" if bold else "normal")
 
 
 def severity_colour(severity: str) -> str:
