@@ -4,6 +4,8 @@ import re
 from copy import deepcopy
 from typing import Any
 
+from odd_reports import failed_row, module_row
+
 CANARY = "window.canary=1"
 
 HOSTILE = (
@@ -83,7 +85,7 @@ def harmless(text: str) -> str:
 def poisoned(sections: dict[str, Any], text: str) -> dict[str, Any]:
     """A copy with this text in every place where a report has a name or a text that others chose."""
     found = deepcopy(sections)
-    found["config"] |= {"model": text, "error_type": text, "seed": text}
+    found["config"] |= {"model": text, "error_type": text}
     found["config"]["data"] |= {"name": text, "task": text, "fingerprint": text}
     found["environment"] |= {"device": text, "dtype": text, "attention": text, text: text}
     found["executive_summary"] |= {"avalanche_points": [{"layer_range": text, "degradation": 0.3, "severity": text}]}
@@ -100,7 +102,7 @@ def poisoned(sections: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _poison_rows(found: dict[str, Any], text: str) -> None:
-    failed = {"failed": text, "total_injections": 1}
+    failed = failed_row(text)
     operators = list(found["operator_analysis"].values())
     found["operator_analysis"] = {f"{text}{at}": row for at, row in enumerate(operators)} | {f"{text}f": failed}
     windows = list(found["layer_analysis"].values())
@@ -111,7 +113,7 @@ def _poison_rows(found: dict[str, Any], text: str) -> None:
     metrics = found["metrics"]
     metrics["together"] = {text: failed}
     metrics["order"] = {"operators": [text], "found": [text, text], "expected": [text], "as_expected": False}
-    metrics["layers"] |= {"1": {"failed": text}}
+    metrics["layers"] |= {"1": failed}
     metrics["critical_thresholds"][text] = {
         **next(iter(metrics["critical_thresholds"].values())),
         "how": text,
@@ -120,14 +122,7 @@ def _poison_rows(found: dict[str, Any], text: str) -> None:
     for proxy in (metrics["agreement"] or {}).get("proxies", ()):
         proxy |= {"name": text, "expected": text, "verdict": text, "reason": text}
     modules = found["channel_analysis"]["per_layer"]
-    one = {
-        "outlier_indices": [5],
-        "outlier_ratios": [77.0],
-        "severities": [text],
-        "kinds": [text],
-        "persistence": [1.0],
-    }
-    module = {**next(iter(modules.values())), **one}
+    module = module_row(77.0, kind=text, severity=text)
     found["channel_analysis"]["per_layer"] = {**modules, f"model.layers.2.{text}": module, text: module}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from noisescope.errors import InputError
 from noisescope.report import Report
+from noisescope.report.schema import upgraded
 from noisescope.store.encoding import encode
 
 READING = {
@@ -19,6 +20,34 @@ READING = {
     "source": "the method's documents",
     "note": "",
 }
+
+
+def failed_row(why: str, **more: Any) -> dict[str, Any]:
+    """A row that could not be measured."""
+    return {"failed": why or "no reason", "total_injections": 3, **more}
+
+
+def module_row(*ratios: float, kind: str = "persistent", severity: str = "HIGH") -> dict[str, Any]:
+    """The channels of a module, with outliers of these ratios."""
+    count = len(ratios)
+    return {
+        "outlier_indices": list(range(count)),
+        "num_outliers": count,
+        "total_channels": 64,
+        "outlier_percentage": count / 64,
+        "outlier_ratios": list(ratios),
+        "max_ratio": max(ratios, default=1.0),
+        "severities": [severity] * count,
+        "kinds": [kind] * count,
+        "persistence": [1.0] * count,
+        "samples": 8,
+        "non_finite": 0,
+    }
+
+
+def figure(value: float, low: float = nan, high: float = nan) -> dict[str, float]:
+    """A figure of a report."""
+    return {"value": value, "low": low, "high": high, "stderr": nan, "n": 8}
 
 
 def with_version_2(sections: dict[str, Any]) -> dict[str, Any]:
@@ -46,12 +75,12 @@ def variants(whole: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for part in (broken["operator_analysis"], broken["layer_analysis"], broken["metrics"]["groups"]):
         for name in list(part)[::2]:
             ends = {key: part[name][key] for key in ("start_layer", "end_layer") if key in part[name]}
-            part[name] = ends | {"failed": "not finite at model.layers.1", "total_injections": 3}
+            part[name] = failed_row("not finite at model.layers.1", **ends)
     _spoil(found["odd"])
     for key in ("readings", "next_steps"):
         found["first"][key] = type(found["first"][key])()
     found["first"]["coverage"]["observer"] = {}
-    return found
+    return {name: upgraded(sections, name) for name, sections in found.items()}
 
 
 def _spoil(sections: dict[str, Any]) -> None:
@@ -59,13 +88,13 @@ def _spoil(sections: dict[str, Any]) -> None:
     for at, row in enumerate([*sections["operator_analysis"].values(), *sections["layer_analysis"].values()]):
         row["severity"] = "inconclusive"
         row["degradation"], row["degradation_interval"] = nan, [nan, inf]
-        row["kl"] = {"value": (inf, nan, 0.0)[at % 3], "low": 0.0, "high": inf}
+        row["kl"] = figure((inf, nan, 0.0)[at % 3], 0.0, inf)
         row["amplification"] = None
     for at, cell in enumerate(sections["map"]["cells"]):
-        cell["kl"] = {"value": (nan, inf, 0.0)[at % 3], "low": nan, "high": inf}
+        cell["kl"] = figure((nan, inf, 0.0)[at % 3], nan, inf)
     sections["metrics"]["clean"]["conclusive"] = False
-    for row in sections["channel_analysis"]["per_layer"].values():
-        row["max_ratio"], row["outlier_ratios"] = inf, [inf, nan, 12.0]
+    modules = sections["channel_analysis"]["per_layer"]
+    modules |= {name: module_row(inf, nan, 12.0) for name in modules}
 
 
 def damaged(sections: dict[str, Any], home: Path, draw: random.Random, count: int) -> Iterator[Report]:

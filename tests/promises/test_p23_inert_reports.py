@@ -11,8 +11,8 @@ import pytest
 import noisescope as ns
 from chromium import Browser, chromium
 from hostile_strings import HOSTILE, harmless, poisoned
-from noisescope.report import html
-from noisescope.report.figures import visible
+from noisescope.report import Report, html, summary
+from noisescope.report.escaping import visible
 from noisescope.report.html import render_html
 from noisescope.report.notebook import render_summary
 from page_outline import Page
@@ -56,6 +56,14 @@ def check_inert(sections: Sections, text: str) -> None:
     assert shown in re.sub(r"\s+", " ", notebook.all("p")[0].text)
 
 
+def check_inert_on_a_terminal(sections: Sections, text: str) -> None:
+    """The summary has the lines of one with a harmless text, and no character that a terminal acts upon."""
+    shown, plain = (Report(poisoned(sections, name)).summary(verbose=True) for name in (text, harmless(text)))
+    assert len(shown.splitlines()) == shown.count("\n") + 1 == plain.count("\n") + 1
+    assert all(character.isprintable() or character == "\n" for character in shown)
+    shown.encode()
+
+
 def assert_same_shape(one: Any, other: Any) -> None:
     """Two values that differ in texts only."""
     assert type(one) is type(other)
@@ -84,6 +92,19 @@ def test_hostile_strings_are_text(sections: Sections, text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: str(HOSTILE.index(text)))
 def test_all_hostile_strings_are_text(sections: Sections, text: str) -> None:
     check_inert(sections, text)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: str(HOSTILE.index(text)))
+def test_hostile_strings_do_nothing_to_a_terminal(sections: Sections, text: str) -> None:
+    check_inert_on_a_terminal(sections, text)
+
+
+def test_the_check_sees_a_summary_that_shows_names_as_they_are(
+    sections: Sections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary, "short", str)
+    with pytest.raises(AssertionError):
+        check_inert_on_a_terminal(sections, "head\x1b[2J\nRisk: LOW")
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import re
 import unicodedata
 from typing import Any
 
-__all__ = ["code", "fence", "prose", "visible"]
+__all__ = ["code", "fence", "prose", "short", "visible"]
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _SENTENCE = re.compile(r"[A-Za-z0-9 ,.;:%()/='\"+\-<>\[\]_*^?!|\u2212\u2013]*")
@@ -22,10 +22,17 @@ _MARKUP = re.compile(r"([\[\]_*|])")
 _ENTITIES = {"<": "&lt;", ">": "&gt;"}
 
 
-def visible(text: Any, *, longest: int = 160) -> str:
-    """One line in which every character can be seen, cut where it is too long to read."""
-    line = "".join(map(_seen, str(text)[: longest + 1]))
-    return line if len(str(text)) <= longest else line[: longest - 3] + "..."
+def visible(text: Any, *, longest: int | None = None) -> str:
+    """One line in which every character can be seen, cut where it is longer than that."""
+    whole = str(text)
+    if longest is None or len(whole) <= longest:
+        return "".join(map(_seen, whole))
+    return "".join(map(_seen, whole[:longest]))[: longest - 3] + "..."
+
+
+def short(text: Any) -> str:
+    """One line that a terminal can show."""
+    return visible(text, longest=160)
 
 
 def code(text: Any, *, longest: int = 120) -> str:

@@ -1,6 +1,6 @@
 """How figures are written for people: three significant digits, with their interval, and words for what is no number.
 
->>> figure({"value": 0.51373, "low": 0.49068, "high": 0.53787})
+>>> str(Interval(0.51373, 0.49068, 0.53787))
 '0.514 [0.491, 0.538]'
 >>> share(0.2553, (0.1934, 0.3172))
 '25.5% [19.3, 31.7]'
@@ -9,13 +9,50 @@
 """
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, isnan
+from dataclasses import dataclass
+from math import isfinite, isnan, nan
 from typing import Any
 
-__all__ = ["figure", "number", "number_or_none", "plural", "share", "visible"]
+__all__ = ["NOTHING", "UNKNOWN", "Interval", "figure", "in_ascii", "number", "number_or_none", "plural", "share"]
 
 NOTHING = "–"  # noqa: RUF001 - a dash stands for a figure that there is not
 MINUS = "−"  # noqa: RUF001 - as wide as a digit, which a hyphen is not
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its 95% interval; standard error and number of clusters are NaN and 0 where they are not told."""
+
+    value: float
+    low: float
+    high: float
+    stderr: float = nan
+    n: int = 0
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any] | None) -> "Interval":
+        """A figure of a report; unknown where there is none."""
+        if not found:
+            return UNKNOWN
+        return cls(found["value"], found["low"], found["high"], found["stderr"], found["n"])
+
+    @property
+    def finite(self) -> bool:
+        """Whether there is a figure to draw."""
+        return isfinite(self.value)
+
+    def __str__(self) -> str:
+        if isnan(self.value) and not self.n:
+            return NOTHING
+        return number(self.value) + _interval(number, self.low, self.high)
+
+    @property
+    def percent(self) -> str:
+        """The same as a share."""
+        return share(self.value, (self.low, self.high))
+
+
+UNKNOWN = Interval(nan, nan, nan)
 
 
 def number(value: Any) -> str:
@@ -33,14 +70,11 @@ def number(value: Any) -> str:
 
 
 def figure(found: Mapping[str, Any] | None) -> str:
-    """A value with its interval, if it has one that is known."""
-    if not found:
-        return NOTHING
-    value, low, high = (found.get(key) for key in ("value", "low", "high"))
-    return number(value) + _interval(number, low, high)
+    """A figure of a report with its interval, if it has one that is known."""
+    return str(Interval.of(found))
 
 
-def share(value: Any, interval: Sequence[float | None] = ()) -> str:
+def share(value: float | None, interval: Sequence[float | None] = ()) -> str:
     """A share in percent, to a tenth, with its interval."""
     known = number_or_none(value)
     if known is None:
@@ -59,9 +93,9 @@ def number_or_none(value: Any) -> float | None:
     return float(value) if known else None
 
 
-def visible(text: str) -> str:
-    """The text with characters that cannot be seen, or that turn the reading order round, written as escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+def in_ascii(text: str) -> str:
+    """The same with the signs that every terminal and every font has."""
+    return text.replace(MINUS, "-").replace(NOTHING, "-")
 
 
 def _digits(size: float) -> str:

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import InputError
-from .figures import visible
+from .escaping import visible
 from .page.contents import contents
 from .page.data import page_data
 

@@ -3,31 +3,40 @@
 Renderers differ in how a thing looks; what there is to show, and in which order, they take from here.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, isnan, nan
-from typing import Any
+from math import inf, isnan, nan
+from typing import Any, TypeAlias
 
-from .reading import UNKNOWN, Interval, Section, count, interval, listed, number, part, sortable, text, whole
+from .figures import UNKNOWN, Interval
+from .layers import inner_path, layer_of_module
 
 __all__ = [
+    "LARGEST_SCALE",
     "Advice",
     "Module",
     "Place",
+    "Sections",
     "Threshold",
     "advice",
-    "counts",
+    "facts",
     "fragile",
     "modules",
     "next_steps",
     "operators",
     "places",
-    "subject",
+    "several",
+    "sortable",
     "thresholds",
-    "unmeasured",
     "windows",
+    "worst_cells",
 ]
+
+Sections: TypeAlias = Mapping[str, Any]
+"""a report, or a part of one, as it was checked on loading"""
+
+LARGEST_SCALE = 0.2
+"""the search for a critical threshold ends here"""
 
 
 @dataclass(frozen=True)
@@ -36,15 +45,16 @@ class Place:
 
     kind: str
     name: str
-    kl: Interval
-    lost: Interval
+    first: int = -1
+    last: int = -1
+    """its layers, where it has some"""
+    kl: Interval = UNKNOWN
+    lost: Interval = UNKNOWN
     """relative loss of accuracy"""
-    severity: str
+    severity: str = ""
     failed: str = ""
     broken: bool = False
     """whether it failed because the noise made the output non-finite; out of memory, say, tells nothing"""
-    first: int = -1
-    last: int = -1
     amplification: Interval = UNKNOWN
     avalanche: bool = False
 
@@ -60,11 +70,6 @@ class Place:
             return inf, inf
         return self.lost.value if self.conclusive else 0.0, sortable(self.kl.value)
 
-    @property
-    def middle(self) -> float:
-        """The centre of its layers."""
-        return (self.first + self.last) / 2
-
 
 @dataclass(frozen=True)
 class Module:
@@ -79,6 +84,7 @@ class Module:
     max_ratio: float
     ratios: tuple[float, ...]
     persistent: tuple[bool, ...]
+    """which of them stand out in every token; others do so in single ones"""
     non_finite: int
 
 
@@ -94,7 +100,7 @@ class Threshold:
     def __str__(self) -> str:
         if self.how == "unknown":
             return "unknown"
-        return "above 0.2" if isnan(self.scale) else f"{self.scale:.3f}"
+        return f"above {LARGEST_SCALE:g}" if isnan(self.scale) else f"{self.scale:.3f}"
 
 
 @dataclass(frozen=True)
@@ -109,143 +115,112 @@ class Advice:
     command: str
 
 
-# --- rows -------------------------------------------------------------------------------------------------------
-
-
-def operators(sections: Section) -> list[Place]:
+def operators(sections: Sections) -> list[Place]:
     """Noise on one operator everywhere, the worst first."""
-    return sorted(places(part(sections, "operator_analysis"), "operator"), key=lambda row: row.rank, reverse=True)
+    return sorted(places(sections["operator_analysis"], "operator"), key=lambda row: row.rank, reverse=True)
 
 
-def windows(sections: Section) -> list[Place]:
+def windows(sections: Sections) -> list[Place]:
     """Windows of consecutive layers, from the first layer to the last."""
-    points = part(sections, "executive_summary").get("avalanche_points")
-    names = [point.get("layer_range") for point in (points or ()) if isinstance(point, Mapping)]
-    found = places(part(sections, "layer_analysis"), "window", avalanches=names)
+    names = {point["layer_range"] for point in sections["executive_summary"]["avalanche_points"]}
+    found = places(sections["layer_analysis"], "window", avalanches=names)
     return sorted(found, key=lambda row: (row.first, row.last))
 
 
-def fragile(sections: Section) -> list[Place]:
+def fragile(sections: Sections) -> list[Place]:
     """Operators and windows together, the worst first."""
     return sorted([*operators(sections), *windows(sections)], key=lambda row: row.rank, reverse=True)
 
 
-def places(rows: Section, kind: str, *, avalanches: Any = ()) -> Iterator[Place]:
+def several(sections: Sections) -> list[Place]:
+    """All operators at once, the core ones, and thirds of the layers."""
+    metrics = sections["metrics"]
+    return [*places(metrics.get("together", {}), "together"), *places(metrics.get("groups", {}), "group")]
+
+
+def places(rows: Sections, kind: str, *, avalanches: Iterable[str] = ()) -> Iterator[Place]:
     """The rows of a level, in their order."""
     for name, row in rows.items():
-        if not isinstance(row, Mapping):
+        first, last = row.get("start_layer", -1), row.get("end_layer", -1)
+        if "failed" in row:
+            yield Place(kind, name, first, last, failed=row["failed"], broken=row.get("non_finite", True))
             continue
-        kl = interval(row.get("kl"))
         yield Place(
             kind,
             name,
-            kl,
-            _lost(row, kl.n),
-            text(row.get("severity")),
-            failed=text(row.get("failed")) if "failed" in row else "",
-            broken="failed" in row and row.get("non_finite") is not False,
-            first=whole(row.get("start_layer")),
-            last=whole(row.get("end_layer")),
-            amplification=interval(row.get("amplification")),
+            first,
+            last,
+            Interval.of(row["kl"]),
+            Interval(row["degradation"], *row["degradation_interval"]),
+            row["severity"],
+            amplification=Interval.of(row.get("amplification")),
             avalanche=name in avalanches,
         )
 
 
-def modules(sections: Section) -> list[Module]:
+def worst_cells(sections: Sections) -> list[Mapping[str, Any]]:
+    """The cells of the map, the most fragile first."""
+    cells = sections["map"].get("cells", ())
+    return sorted(cells, key=lambda cell: sortable(cell["kl"]["value"]), reverse=True)
+
+
+def modules(sections: Sections) -> list[Module]:
     """Modules whose channels were looked at, the largest outlier first."""
-    found = []
-    for name, row in part(part(sections, "channel_analysis"), "per_layer").items():
-        ratios = [number(ratio) for ratio in listed(row.get("outlier_ratios"))]
-        kinds = [kind == "persistent" for kind in listed(row.get("kinds"))]
-        layer, kind = _layer_of(name)
-        found.append(
-            Module(
-                name,
-                layer,
-                kind,
-                len(ratios) or max(0, whole(row.get("num_outliers"))),
-                max(0, whole(row.get("total_channels"))),
-                number(row.get("max_ratio")),
-                tuple(ratios),
-                tuple(kinds[: len(ratios)]) + (False,) * (len(ratios) - len(kinds)),
-                max(0, whole(row.get("non_finite"))),
-            )
+    found = [
+        Module(
+            name,
+            layer_of_module(name),
+            inner_path(name),
+            row["num_outliers"],
+            row["total_channels"],
+            row["max_ratio"],
+            tuple(row["outlier_ratios"]),
+            tuple(kind == "persistent" for kind in row["kinds"]),
+            row["non_finite"],
         )
+        for name, row in sections["channel_analysis"].get("per_layer", {}).items()
+    ]
     return sorted(found, key=lambda row: sortable(row.max_ratio), reverse=True)
 
 
-def thresholds(sections: Section) -> list[Threshold]:
+def thresholds(sections: Sections) -> list[Threshold]:
     """Critical noise scales, the smallest first."""
     found = [
-        Threshold(name, number(row.get("critical_threshold")), text(row.get("risk")), text(row.get("how")))
-        for name, row in part(part(sections, "metrics"), "critical_thresholds").items()
+        Threshold(
+            name, nan if row["critical_threshold"] is None else row["critical_threshold"], row["risk"], row["how"]
+        )
+        for name, row in sections["metrics"].get("critical_thresholds", {}).items()
     ]
     return sorted(found, key=lambda row: inf if isnan(row.scale) else row.scale)
 
 
-def advice(sections: Section) -> list[Advice]:
+def advice(sections: Sections) -> list[Advice]:
     """What to do, the most urgent first."""
-    fields = Advice.__dataclass_fields__
-    rows = [row for row in listed(sections.get("recommendations")) if isinstance(row, Mapping)]
-    return [Advice(**{field: text(row.get(field)) for field in fields}) for row in rows]
+    return [Advice(**{field: row[field] for field in Advice.__annotations__}) for row in sections["recommendations"]]
 
 
-def next_steps(sections: Section) -> list[tuple[str, str]]:
+def next_steps(sections: Sections) -> list[tuple[str, str]]:
     """Commands to go on with, each with its reason."""
-    rows = [row for row in listed(sections.get("next_steps")) if isinstance(row, Mapping)]
-    return [(text(row.get("command")), text(row.get("why"))) for row in rows if text(row.get("command"))]
+    return [(row["command"], row["why"]) for row in sections["next_steps"] if row["command"]]
 
 
-def unmeasured(sections: Section) -> list[tuple[str, str]]:
-    """Checks of the map and searches for thresholds that failed, and why."""
-    return [(name, text(why)) for name, why in part(part(sections, "metrics"), "failed").items()]
+def facts(table: Sections, before: str = "") -> Iterator[tuple[str, str]]:
+    """What a table says, names of tables inside it with dots, values as a configuration file would have them."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from facts(value, f"{before}{name}.")
+        elif value is not None and value != []:
+            yield f"{before}{name}", _plain(value)
 
 
-# --- sentences --------------------------------------------------------------------------------------------------
+def sortable(value: float) -> float:
+    """The same, with what is unknown below everything: NaN has no place in an order."""
+    return -inf if isnan(value) else value
 
 
-def counts(sections: Section, name: Callable[[str], str] = str) -> str:
-    """How much was found at each level, in one line. `name` is how a name from the model is written."""
-    summary = part(sections, "executive_summary")
-    critical = [text(entry) for entry in listed(summary.get("critical_operators"))]
-    rows = windows(sections)
-    avalanches = [row.name for row in rows if row.avalanche]
-    said = []
-    if part(sections, "operator_analysis"):
-        said.append(f"critical: {_names(critical, name)}" if critical else "no operator is critical")
-    if rows:
-        said.append(f"avalanche at {_names(avalanches, name)}" if avalanches else "no avalanche point")
-    if seen := modules(sections):
-        total = sum(row.outliers for row in seen)
-        said.append(f"{total} outlier channel{'s' * (total != 1)} in {len(seen)} modules")
-    return f"Risk score {number(summary.get('risk_score')):.0f}: {'; '.join(said) or 'nothing was looked at'}."
-
-
-def subject(sections: Section, name: Callable[[str], str] = str) -> str:
-    """What was looked at, and on what."""
-    config, where = part(sections, "config"), part(sections, "environment")
-    data, size = part(config, "data"), number(where.get("parameters"))
-    facts = [f"{count(part(sections, 'coverage').get('layers'))} layers"]
-    facts += [f"{size / 1e6:.1f} M parameters"] if isfinite(size) else []
-    dtype, device = (text(where.get(key)) for key in ("dtype", "device"))
-    facts += [f"{name(dtype)} on {name(device)}"] if dtype and device else []
-    source = f"{name(text(data.get('name')) or 'data')}, {count(data.get('rows'))} rows"
-    longest = f" of up to {count(data.get('longest_row'))} tokens"
-    return f"{name(text(config.get('model')) or 'a model')}: {', '.join(facts)}; {source}{longest}"
-
-
-def _names(names: list[str], name: Callable[[str], str], most: int = 6) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(name(entry) for entry in names[:most]) + more
-
-
-def _lost(row: Section, n: int) -> Interval:
-    ends = [number(end) for end in listed(row.get("degradation_interval"))]
-    low, high = ends if len(ends) == 2 else (nan, nan)
-    return Interval(number(row.get("degradation")), low, high, n=n)
-
-
-def _layer_of(path: str) -> tuple[int | None, str]:
-    """The block a module lies in, by the first number of its path, and what comes after it."""
-    found = re.search(r"(?:^|\.)(\d{1,6})\.(.*)", path, re.DOTALL | re.ASCII)
-    return (int(found[1]), found[2]) if found else (None, path)
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

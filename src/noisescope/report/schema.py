@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..models.boundary import one_line
-from .shapes import LAYER, NUMBER, TEXT, TRUTH, Either, Listed, Named, Record, Shape, Table
+from .shapes import LAYER, NUMBER, SAID, TEXT, TRUTH, WHOLE, Either, Listed, Named, Parallel, Record, Shape, Table
 
 __all__ = ["SCHEMA_VERSION", "json_schema", "upgraded"]
 
@@ -76,9 +76,9 @@ _UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _fr
 
 # --- the report -------------------------------------------------------------------------------------------------
 
-_figure = Named("figure", Record(value=NUMBER, low=NUMBER, high=NUMBER, stderr=NUMBER, n=NUMBER))
+_figure = Named("figure", Record(value=NUMBER, low=NUMBER, high=NUMBER, stderr=NUMBER, n=WHOLE))
 _pair = Listed(NUMBER, length=2)
-_failed = Record({"non_finite": TRUTH}, failed=TEXT, total_injections=NUMBER)
+_failed = Record({"non_finite": TRUTH}, failed=SAID, total_injections=WHOLE)
 _measured = Record(
     degradation=NUMBER,
     sensitivity_score=NUMBER,
@@ -93,15 +93,15 @@ _measured = Record(
     perplexity=_figure,
     snr_db=NUMBER,
     dose=NUMBER,
-    total_injections=NUMBER,
+    total_injections=WHOLE,
     cost=NUMBER,
 )
-_span = Record(start_layer=NUMBER, end_layer=NUMBER)
+_span = Record(start_layer=WHOLE, end_layer=WHOLE)
 _amplified = _span | Record({"amplification": Either(_figure, nothing=True)})
 _row = Named("row", Either(_measured, _failed, "failed"))
 _group = Named("group", Either(_measured | _span, _failed | _span, "failed"))
 _window = Named("window", Either(_measured | _amplified, _failed | _amplified, "failed"))
-_layer = Either(Record(kl=_figure, how=TEXT), Record(failed=TEXT), "failed", nothing=True)
+_layer = Either(Record(kl=_figure, how=TEXT), Record(failed=SAID), "failed", nothing=True)
 
 _cell = Named(
     "cell",
@@ -117,7 +117,7 @@ _cell = Named(
 )
 _cells = Listed(_cell)
 _map_agreement = Record(
-    checked=NUMBER,
+    checked=WHOLE,
     spearman=Either(_figure, nothing=True),
     ratio_median=Either(NUMBER, nothing=True),
     ratio_quartiles=Either(_pair, nothing=True),
@@ -127,21 +127,24 @@ _checked_map = Record(
     cells=_cells,
     agreement=_map_agreement,
     corrections=Table(NUMBER),
-    passes=NUMBER,
-    channels=Table(Record(channels=Listed(NUMBER), shares=Listed(NUMBER))),
+    passes=WHOLE,
+    channels=Table(Parallel(Record(channels=Listed(WHOLE), shares=Listed(NUMBER)), ("channels", "shares"))),
 )
-_module = Record(
-    outlier_indices=Listed(NUMBER),
-    num_outliers=NUMBER,
-    total_channels=NUMBER,
-    outlier_percentage=NUMBER,
-    outlier_ratios=Listed(NUMBER),
-    max_ratio=NUMBER,
-    severities=Listed(TEXT),
-    kinds=Listed(Either(TEXT, nothing=True)),
-    persistence=Listed(Either(NUMBER, nothing=True)),
-    samples=Either(NUMBER, nothing=True),
-    non_finite=NUMBER,
+_module = Parallel(
+    Record(
+        outlier_indices=Listed(WHOLE),
+        num_outliers=WHOLE,
+        total_channels=WHOLE,
+        outlier_percentage=NUMBER,
+        outlier_ratios=Listed(NUMBER),
+        max_ratio=NUMBER,
+        severities=Listed(TEXT),
+        kinds=Listed(Either(TEXT, nothing=True)),
+        persistence=Listed(Either(NUMBER, nothing=True)),
+        samples=Either(WHOLE, nothing=True),
+        non_finite=WHOLE,
+    ),
+    ("outlier_indices", "outlier_ratios", "severities", "kinds", "persistence"),
 )
 _proxy = Record(
     {"holds": Either(TRUTH, nothing=True)},
@@ -152,7 +155,7 @@ _proxy = Record(
     verdict=TEXT,
     reason=TEXT,
 )
-_crossed = Record(layer=LAYER, degradation=NUMBER, sensitivity_score=NUMBER, total_outliers=NUMBER)
+_crossed = Record(layer=LAYER, degradation=NUMBER, sensitivity_score=NUMBER, total_outliers=WHOLE)
 _threshold = Record(
     critical_threshold=Either(NUMBER, nothing=True),
     risk=TEXT,
@@ -160,7 +163,7 @@ _threshold = Record(
     predicted=Either(NUMBER, nothing=True),
     predicted_interval=Either(Listed(Either(NUMBER, nothing=True), length=2), nothing=True),
     measured_between=Either(_pair, nothing=True),
-    evaluations=NUMBER,
+    evaluations=WHOLE,
 )
 
 _NAMED = (_figure, _row, _group, _window, _cell)
@@ -168,10 +171,10 @@ _NAMED = (_figure, _row, _group, _window, _cell)
 _SECTIONS: Mapping[str, Shape] = {
     "executive_summary": Record(
         critical_operators=Listed(TEXT),
-        num_critical_operators=NUMBER,
+        num_critical_operators=WHOLE,
         avalanche_points=Listed(Record(layer_range=TEXT, degradation=NUMBER, severity=TEXT)),
-        num_avalanche_points=NUMBER,
-        total_outlier_channels=NUMBER,
+        num_avalanche_points=WHOLE,
+        total_outlier_channels=WHOLE,
         overall_risk_level=TEXT,
         risk_score=NUMBER,
     ),
@@ -179,7 +182,7 @@ _SECTIONS: Mapping[str, Shape] = {
     "layer_analysis": Table(_window),
     "channel_analysis": Either(
         Record(
-            summary=Record(layers_with_outliers=NUMBER, total_outlier_channels=NUMBER),
+            summary=Record(layers_with_outliers=WHOLE, total_outlier_channels=WHOLE),
             per_layer=Table(_module),
         ),
         nothing=True,
@@ -197,20 +200,20 @@ _SECTIONS: Mapping[str, Shape] = {
             "groups": Table(_group),
             "layers": Table(_layer),
             "critical_thresholds": Table(_threshold),
-            "agreement": Either(Record(proxies=Listed(_proxy), layers=NUMBER), nothing=True),
-            "failed": Table(TEXT),
+            "agreement": Either(Record(proxies=Listed(_proxy), layers=WHOLE), nothing=True),
+            "failed": Table(SAID),
         }
     ),
     "coverage": Record(
-        layers=NUMBER,
-        sites=Table(NUMBER),
-        in_steps=Table(NUMBER),
-        hidden=Table(NUMBER),
+        layers=WHOLE,
+        sites=Table(WHOLE),
+        in_steps=Table(WHOLE),
+        hidden=Table(WHOLE),
         observer=Either(Record(bit_identical=TRUTH, steps_difference=NUMBER), nothing=True),
     ),
     "environment": Record(
         {
-            "parameters": NUMBER,
+            "parameters": WHOLE,
             "dtype": TEXT,
             "device": TEXT,
             "attention": Either(TEXT, nothing=True),
@@ -228,14 +231,14 @@ _SECTIONS: Mapping[str, Shape] = {
             "avalanche_threshold": NUMBER,
             "outlier_threshold": NUMBER,
             "target_degradation": NUMBER,
-            "window_size": NUMBER,
-            "step_size": NUMBER,
-            "trials": NUMBER,
-            "seed": NUMBER,
+            "window_size": WHOLE,
+            "step_size": WHOLE,
+            "trials": WHOLE,
+            "seed": WHOLE,
             "curvature": TRUTH,
         },
         model=TEXT,
-        data=Record(name=TEXT, task=TEXT, rows=NUMBER, predicted_tokens=NUMBER, longest_row=NUMBER, fingerprint=TEXT),
+        data=Record(name=TEXT, task=TEXT, rows=WHOLE, predicted_tokens=WHOLE, longest_row=WHOLE, fingerprint=TEXT),
         noise_scale=NUMBER,
     ),
     "readings": Table(Record(formula=TEXT, unit=TEXT, bands=Listed(TEXT), source=TEXT, note=TEXT)),

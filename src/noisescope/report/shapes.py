@@ -15,7 +15,22 @@ from typing import Any, Protocol
 from ..errors import InputError
 from ..models.boundary import one_line
 
-__all__ = ["LAYER", "NUMBER", "TEXT", "TRUTH", "Either", "Kind", "Listed", "Named", "Record", "Shape", "Table"]
+__all__ = [
+    "LAYER",
+    "NUMBER",
+    "SAID",
+    "TEXT",
+    "TRUTH",
+    "WHOLE",
+    "Either",
+    "Kind",
+    "Listed",
+    "Named",
+    "Parallel",
+    "Record",
+    "Shape",
+    "Table",
+]
 
 
 class Shape(Protocol):
@@ -42,6 +57,8 @@ class Kind:
         """Raises for any other type; true and false are no numbers."""
         if not isinstance(value, self.kinds) or (isinstance(value, bool) and bool not in self.kinds):
             raise InputError(f"{where}: got {type(value).__name__}, expected {self.expected}")
+        if value == "" and self.json.get("minLength"):
+            raise InputError(f"{where}: got none, expected {self.expected}")
         if isinstance(value, int) and abs(value) > 2**63:  # JSON has whole numbers beyond any float
             raise InputError(f"{where}: got a number of {len(str(value))} digits, expected a smaller one")
 
@@ -58,7 +75,9 @@ _NON_FINITE = {
 }
 
 NUMBER = Kind("a number", (int, float), {"anyOf": [{"type": "number"}, _NON_FINITE]})
+WHOLE = Kind("a whole number", (int,), {"type": "integer"})
 TEXT = Kind("text", (str,), {"type": "string"})
+SAID = Kind("text that is not empty", (str,), {"type": "string", "minLength": 1})
 TRUTH = Kind("true or false", (bool,), {"type": "boolean"})
 LAYER = Kind("a layer", (int, str), {"type": ["integer", "string"]})
 
@@ -126,6 +145,27 @@ class Listed:
         """An array of such items."""
         many = {} if self.length is None else {"minItems": self.length, "maxItems": self.length}
         return {"type": "array", "items": self.part.schema(), **many}
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A record in which some lists say different things of the same entries, and so are equally long."""
+
+    part: Record
+    lists: tuple[str, ...]
+
+    def check(self, value: Any, where: str) -> None:
+        """Raises as the record does, and for the first list that is longer or shorter than the first."""
+        self.part.check(value, where)
+        first = self.lists[0]
+        for name in self.lists[1:]:
+            if len(value[name]) != len(value[first]):
+                got, expected = len(value[name]), len(value[first])
+                raise InputError(f"{where}.{name}: got {got} entries, expected {expected}, as {first} has")
+
+    def schema(self) -> dict[str, Any]:
+        """That of the record: JSON Schema cannot compare lengths."""
+        return self.part.schema()
 
 
 @dataclass(frozen=True)

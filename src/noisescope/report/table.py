@@ -1,15 +1,20 @@
 """The sensitivity map as rows that can be sorted, printed and handed to pandas.
 
 >>> print(report.map.top(3))                                  # doctest: +SKIP
-layer  operator   KL, nats/token        how
-head   linear     0.46 [0.44, 0.48]     measured
-0      rms_norm   0.031 [0.028, 0.034]  predicted
+layer  operator  KL, nats/token           how
+head   linear    0.460 [0.440, 0.480]     measured
+0      rms_norm  0.0310 [0.0280, 0.0340]  predicted
 ...
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .escaping import short
+from .figures import figure, in_ascii
+from .rows import sortable
+from .summary import columns
 
 if TYPE_CHECKING:
     import pandas
@@ -31,7 +36,7 @@ class MapTable:
 
     def top(self, count: int = 10) -> "MapTable":
         """The most fragile cells, the worst first."""
-        return MapTable(sorted(self.rows, key=lambda row: -row["kl"]["value"])[:count])
+        return MapTable(sorted(self.rows, key=lambda row: -sortable(row["kl"]["value"]))[:count])
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A data frame, one row a cell."""
@@ -45,12 +50,7 @@ class MapTable:
 
     def __str__(self) -> str:
         head = ("layer", "operator", "KL, nats/token", "how")
-        lines = [head] + [(str(row["layer"]), row["operator"], _interval(row["kl"]), row["how"]) for row in self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        lines = [(*map(short, (row["layer"], row["operator"], figure(row["kl"]), row["how"])),) for row in self.rows]
+        return in_ascii(columns([head, *lines]))
 
     __repr__ = __str__
-
-
-def _interval(figure: Mapping[str, float]) -> str:
-    return f"{figure['value']:.3g} [{figure['low']:.3g}, {figure['high']:.3g}]"

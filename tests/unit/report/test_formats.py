@@ -25,10 +25,10 @@ def test_every_format_is_rendered_the_same_each_time(whole: dict[str, Any], name
     assert list(FORMATS) == list(BEGINS)
 
 
-def test_a_format_cannot_be_registered_twice() -> None:
+def test_a_format_cannot_be_registered_twice(whole: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match='format "md" is registered already'):
         register("md", text=True)(lambda sections: b"")
-    assert FORMATS["md"].render({"executive_summary": {}, "config": {"noise_scale": 0.1}})
+    assert FORMATS["md"].render(whole)
 
 
 def test_unknown_formats_are_named_with_the_nearest(whole: dict[str, Any], tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ import noisescope as ns
 from families import build, tokens
 from noisescope.errors import InputError
 from noisescope.report import Report, html
-from noisescope.report.figures import MINUS, NOTHING, figure, number, share, visible
+from noisescope.report.escaping import visible
+from noisescope.report.figures import MINUS, NOTHING, figure, number, share
 from noisescope.report.html import render_html
-from noisescope.report.page.places import inner_path, layer_of_module, layer_of_site
-from noisescope.report.verdict import verdict
+from noisescope.report.layers import inner_path, layer_of_module, layer_of_site
+from noisescope.report.sentences import verdict
 from page_outline import Page
 from trained import fixture
 

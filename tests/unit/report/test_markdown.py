@@ -2,15 +2,16 @@
 
 import random
 import re
-from copy import deepcopy
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 
+from hostile_strings import poisoned
 from noisescope.report import escaping, markdown
+from noisescope.report.figures import figure, share
 from noisescope.report.markdown import render_markdown
-from odd_reports import damaged, variants
+from odd_reports import damaged, module_row, variants
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -78,32 +79,6 @@ HOSTILE = [
 ]
 
 
-def planted(sections: dict[str, Any], text: str) -> dict[str, Any]:
-    """The report with that text wherever a text may come from a model, from data or from an edited file."""
-    found = deepcopy(sections)
-    for part in (found["operator_analysis"], found["layer_analysis"], found["metrics"]["groups"]):
-        part[text] = dict(next(iter(part.values())))
-        next(iter(part.values()))["severity"] = text
-        part[f"{text}2"] = {"failed": text, "start_layer": 0, "end_layer": 1}
-    found["channel_analysis"]["per_layer"][text] = {"max_ratio": 99.0, "non_finite": 0, "outlier_ratios": [99.0]}
-    found["map"]["corrections"][text] = 1.5
-    found["map"]["cells"][0] |= {"layer": text, "operator": text, "how": text, "kl": {"value": 9, "low": 8, "high": 10}}
-    found["metrics"]["critical_thresholds"][text] = {"how": "measured", "critical_threshold": 0.01, "risk": text}
-    found["executive_summary"] |= {"overall_risk_level": text, "critical_operators": [text]}
-    found["recommendations"] += [
-        dict.fromkeys(("priority", "component", "issue", "action", "evidence", "command"), text)
-    ]
-    found["next_steps"] += [{"command": text, "why": text}]
-    reading = {"formula": text, "unit": text, "bands": [text, text], "source": text, "note": text}
-    found["readings"] |= {text: reading}
-    found["environment"] |= {text: text, "dtype": text, "device": text}
-    found["coverage"]["hidden"] = {text: text}
-    found["cost"]["by_stage"][text] = 1.0
-    found["config"] |= {"model": text, text: [text]}
-    found["config"]["data"]["name"] = text
-    return found
-
-
 OURS = re.compile(r"</?(details|summary|sub)>")
 AUTOMATIC = re.compile(r"@\w|#\d|://|www\.|\bGH-\d|mailto:|:\w+:|\$|\b[0-9a-f]{40}\b", re.IGNORECASE)
 
@@ -147,7 +122,7 @@ def _outline(text: str) -> dict[str, list[Any]]:
 
 
 def promise(whole: dict[str, Any], text: str) -> None:
-    check_inert(render_markdown(planted(whole, text)), render_markdown(planted(whole, "harmless")))
+    check_inert(render_markdown(poisoned(whole, text)), render_markdown(poisoned(whole, "harmless")))
 
 
 @pytest.mark.parametrize("text", HOSTILE[:20])
@@ -191,19 +166,16 @@ def test_the_check_sees_escaping_that_is_skipped(
 def test_the_figures_of_the_report_are_there(sections: dict[str, Any]) -> None:
     text = render_markdown(sections)
     assert text.startswith(f"## noisescope: {sections['executive_summary']['overall_risk_level']} risk\n")
-    name, row = max(sections["operator_analysis"].items(), key=lambda item: item[1]["degradation"])
-    low, high = row["degradation_interval"]
-    kl = row["kl"]
-    line = f"`{name}` | {kl['value']:.3g} [{kl['low']:.3g}, {kl['high']:.3g}] | "
-    line += f"{row['degradation']:.1%} [{100 * low:.1f}, {100 * high:.1f}] | {row['severity']} |"
-    assert text.count(line) >= 1
+    for name, row in sections["operator_analysis"].items():
+        lost = share(row["degradation"], row["degradation_interval"])
+        assert f"| `{name}` | {figure(row['kl'])} | {lost} | {row['severity']} |" in text
     for row in sections["recommendations"]:
         assert row["command"] in text
     for step in sections["next_steps"]:
         assert f"```sh\n{step['command']}\n```" in text
     for name in sections["readings"]:
         assert f"\n| {name} | " in text
-    assert f"`observer.bit_identical` | `{sections['coverage']['observer']['bit_identical']}`" in text
+    assert "`observer.bit_identical` | `yes`" in text
 
 
 @pytest.mark.parametrize("name", ["whole", "operator", "layer", "channel", "failed", "odd", "first"])
@@ -224,8 +196,7 @@ def test_a_report_of_many_layers_fits_a_comment(sections: dict[str, Any]) -> Non
         f"L{at}-{at + 2}": row | {"start_layer": at, "end_layer": at + 2} for at in range(300)
     }
     per_layer = sections["channel_analysis"]["per_layer"]
-    module = {"max_ratio": 50.0, "non_finite": 0, "outlier_ratios": [50.0] * 9}
-    per_layer |= {f"model.layers.{at}.mlp.down_proj": module for at in range(300)}
+    per_layer |= {f"model.layers.{at}.mlp.down_proj": module_row(*[50.0] * 9) for at in range(300)}
     text = render_markdown(sections)
     assert len(text) < 65_536
     assert "240 more in report.json." in text

@@ -16,11 +16,13 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from hostile_strings import poisoned
+from noisescope.report.figures import in_ascii
 from noisescope.report.paper import panels
 from noisescope.report.paper.pictures import render_pdf, render_png
 from noisescope.report.paper.style import drawable, printable
 from noisescope.report.rows import operators, windows
-from odd_reports import damaged, variants
+from odd_reports import damaged, figure, variants
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RENDERERS = {"png": render_png, "pdf": render_pdf}
@@ -65,20 +67,7 @@ def test_every_kind_of_report_is_drawn_without_a_warning(whole: dict[str, Any], 
     "text", ["$x^2$", "$\\frac{", "\u4e2d\u6587 \U0001f600", "\u202egnp", "a\nb\x00", "\udce9", "_x", "%s{}"]
 )
 def test_hostile_names_are_drawn_as_they_are(sections: dict[str, Any], text: str) -> None:
-    row = next(iter(sections["operator_analysis"].values()))
-    sections["operator_analysis"][text] = row
-    window = next(iter(sections["layer_analysis"].values()))
-    sections["layer_analysis"][text] = window
-    sections["channel_analysis"]["per_layer"][f"model.3.{text}"] = {
-        "max_ratio": 99.0,
-        "non_finite": 0,
-        "outlier_ratios": [99.0],
-    }
-    sections["map"]["cells"][0] |= {"layer": text, "operator": text}
-    sections["config"]["model"] = text
-    sections["recommendations"][:0] = [
-        dict.fromkeys(("priority", "component", "issue", "action", "evidence", "command"), text)
-    ]
+    sections = poisoned(sections, text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert render_png(sections)
@@ -178,3 +167,33 @@ def test_what_the_readers_fonts_lack_is_drawn_in_ours(sections: dict[str, Any]) 
     sections["environment"]["device"] = "\u03bb\u2265"
     assert b"lambda" in render_pdf(sections)
     assert b"lambda" not in plain
+
+
+def test_a_cell_that_is_not_finite_is_drawn_as_the_worst_and_crossed(sections: dict[str, Any]) -> None:
+    cells = sections["map"]["cells"]
+    cells[0]["kl"], cells[1]["kl"] = figure(float("inf")), figure(0.0)
+    axes, _ = drawn(panels.draw_map, sections, axes=2)
+    grid = axes.images[0].get_array()
+    assert grid.count() == len(cells)
+    dots, crosses = axes.collections
+    assert len(crosses.get_offsets()) == sum(cell["disagrees"] or cell is cells[0] for cell in cells)
+    across, down = map(int, crosses.get_offsets()[0])
+    assert grid[down, across] == grid.max()
+    assert len(dots.get_offsets()) == sum(bool(cell["measured"]) and not cell["disagrees"] for cell in cells[1:])
+
+
+def test_the_pdf_says_how_much_it_leaves_out(sections: dict[str, Any]) -> None:
+    row = next(iter(sections["metrics"]["critical_thresholds"].values()))
+    sections["metrics"]["critical_thresholds"] = {f"L{at}": row for at in range(55)}
+    assert "15 more in report.json." in words_of(render_pdf(sections))
+
+
+def test_the_pdf_shows_each_row_with_its_own_figures(sections: dict[str, Any]) -> None:
+    words = words_of(render_pdf(sections)).splitlines()
+    for row in operators(sections):
+        at = [index for index, word in enumerate(words) if word == row.name]
+        shown = [" ".join(filter(None, words[index : index + 40])) for index in at]
+        assert any(
+            text.startswith(f"{row.name} {in_ascii(str(row.kl))} {in_ascii(row.lost.percent)} {row.severity}")
+            for text in shown
+        )

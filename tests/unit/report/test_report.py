@@ -15,6 +15,7 @@ from families import build, tokens
 from noisescope.errors import InputError, StoreError
 from noisescope.report import MapTable, Report
 from noisescope.store.encoding import decode, encode
+from odd_reports import failed_row, figure
 from trained import fixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -161,7 +162,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         (("executive_summary",), None, "executive_summary: got NoneType, expected a table"),
         (("operator_analysis", "softmax", "kl"), 0.5, r"operator_analysis\.softmax\.kl: got float, expected a table"),
         (("operator_analysis", "softmax", "kl", "low"), "0", r"softmax\.kl\.low: got str, expected a number"),
-        (("layer_analysis", "L0-2", "start_layer"), True, r"L0-2\.start_layer: got bool, expected a number"),
+        (("layer_analysis", "L0-2", "start_layer"), True, r"L0-2\.start_layer: got bool, expected a whole number"),
         (("layer_analysis", "L0-2", "degradation_interval"), [0.1], "got 1 entries, expected 2"),
         (("recommendations",), {}, "recommendations: got dict, expected a list"),
         (("cost", "forward_pass_equivalents"), 10**400, "got a number of 401 digits, expected a smaller one"),
@@ -241,7 +242,7 @@ def cell(layer: int | str, value: float, how: str = "predicted") -> dict[str, An
         "layer": layer,
         "operator": "linear",
         "how": how,
-        "kl": {"value": value, "low": value / 2, "high": 2 * value},
+        "kl": figure(value, value / 2, 2 * value),
     }
 
 
@@ -252,8 +253,8 @@ def test_the_top_of_the_map_is_its_largest_cells() -> None:
     assert [row["layer"] for row in table] == [0, "head", 1], "the table itself keeps its order"
     assert len(table.top(1)) == 1
     assert str(table.top(1)).splitlines() == [
-        "layer  operator  KL, nats/token  how",
-        "head   linear    0.5 [0.25, 1]   measured",
+        "layer  operator  KL, nats/token       how",
+        "head   linear    0.500 [0.250, 1.00]  measured",
     ]
 
 
@@ -280,17 +281,23 @@ def test_the_summary_shows_figures_with_intervals(report: Report) -> None:
     rows = {**report.sections["operator_analysis"], **report.sections["layer_analysis"]}
     first = next(line for line in lines if line.strip().startswith("1 "))
     name = first.split()[1]
-    kl, (low, high) = rows[name]["kl"], rows[name]["degradation_interval"]
-    assert f"{kl['value']:.3g} [{kl['low']:.3g}, {kl['high']:.3g}]" in first
-    assert f"{rows[name]['degradation']:.1%} [{100 * low:.1f}, {100 * high:.1f}]" in first
+    assert f" {written(rows[name]['kl'])} " in first
+    low, high = rows[name]["degradation_interval"]
+    assert f" {rows[name]['degradation']:.1%} [{100 * low:.1f}, {100 * high:.1f}] " in first
     assert rows[name]["degradation"] == max(row["degradation"] for row in rows.values())
     rank = report.sections["map"]["agreement"]["spearman"]
-    assert any(f"Spearman {rank['value']:.2f} [{rank['low']:.2f}, {rank['high']:.2f}]" in line for line in lines)
+    assert any(f"Spearman {written(rank)} over" in line for line in lines)
+
+
+def written(figure: dict[str, float]) -> str:
+    """Three significant digits each."""
+    value, low, high = (f"{figure[key]:#.3g}" for key in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def test_what_could_not_be_measured_is_shown_first(report: Report) -> None:
     sections = deepcopy(dict(report.sections))
-    sections["operator_analysis"]["silu"] = {"failed": "not finite at x", "total_injections": 3}
+    sections["operator_analysis"]["silu"] = failed_row("not finite at x")
     broken = Report(sections)
     assert broken.failures == {"silu": "not finite at x"}
     first = next(line for line in str(broken).splitlines() if line.strip().startswith("1 "))

@@ -15,6 +15,7 @@ from noisescope.errors import InputError
 from noisescope.report import Report
 from noisescope.report.schema import SCHEMA_VERSION, json_schema, upgraded
 from noisescope.store.encoding import decode, encode
+from odd_reports import module_row
 from trained import fixture
 
 ROOT = Path(__file__).parents[3]
@@ -75,6 +76,20 @@ def changed(sections: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict
     return found
 
 
+PARALLEL = ("channels", "shares", "outlier_indices", "outlier_ratios", "severities", "kinds", "persistence")
+
+
+def test_lists_that_belong_together_are_equally_long(sections: dict[str, Any]) -> None:
+    found = deepcopy(sections)
+    found["channel_analysis"] = {
+        "summary": {"layers_with_outliers": 1, "total_outlier_channels": 2},
+        "per_layer": {"x": module_row(20.0, 30.0)},
+    }
+    assert is_believed(found)
+    for name in PARALLEL[2:]:
+        assert not is_believed(changed(found, ("channel_analysis", "per_layer", "x", name), []))
+
+
 def test_edited_reports_are_judged_alike(sections: dict[str, Any]) -> None:
     """What the schema allows is loaded, and what it forbids is refused: one place at a time, anywhere."""
     choose = random.Random(1)
@@ -83,7 +98,10 @@ def test_edited_reports_are_judged_alike(sections: dict[str, Any]) -> None:
     for path in choose.sample(everywhere, min(12, len(everywhere))):
         for value in (REMOVED, None, True, "text", 7, [], {}, {"a": 1}):
             edited = changed(sections, path, value)
-            assert is_valid(edited) == is_believed(edited), (path, value)
+            if not (
+                {*path} & {*PARALLEL} and value in (REMOVED, [])
+            ):  # JSON Schema cannot compare the lengths of two lists
+                assert is_valid(edited) == is_believed(edited), (path, value)
             refused += not is_valid(edited)
     assert refused > 10
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from ...measure.readings import READINGS
 from ..figures import number, number_or_none, plural
-from ..verdict import verdict
+from ..layers import label, map_layers
+from ..sentences import verdict
 from . import findings, trust
-from .places import label, map_layers
 from .table import Table
 
 __all__ = ["contents"]

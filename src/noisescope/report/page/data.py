@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from math import log10
 from typing import Any
 
-from ..figures import figure, number, number_or_none, share, visible
+from ..escaping import visible
+from ..figures import figure, number, number_or_none, share
+from ..layers import inner_path, label, layer_of_module, layer_of_site, map_layers, site_parts
 from .findings import CELL_COLUMNS, OUTLIER_COLUMNS, avalanche_names, cell_row, outliers
-from .places import inner_path, label, layer_of_module, layer_of_site, map_layers, site_parts
 from .table import Kind, Table
 
 __all__ = ["page_data"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..figures import NOTHING, figure, number, number_or_none, share
-from .places import label, map_layers
+from ..layers import label, map_layers
 from .table import Kind, Table
 
 __all__ = [

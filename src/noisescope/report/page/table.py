@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from ..figures import visible
+from ..escaping import visible
 
 __all__ = ["Column", "Kind", "Table"]
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..figures import NOTHING, figure, number, number_or_none, plural, share, visible
+from ..escaping import visible
+from ..figures import NOTHING, figure, number, number_or_none, plural, share
 from .table import Kind, Table
 
 __all__ = ["agreement", "configuration", "costs", "coverage", "environment", "observer", "proxies", "readings"]

@@ -1,24 +1,24 @@
 """The chapters of the PDF: what each page says, in the order of reading."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..reading import Section, interval, number, part, sortable
+from ..figures import figure, number
 from ..rows import (
     Place,
+    Sections,
     advice,
-    counts,
+    facts,
     fragile,
     modules,
     next_steps,
     operators,
-    places,
-    subject,
+    several,
     thresholds,
-    unmeasured,
     windows,
+    worst_cells,
 )
-from ..verdict import verdict
+from ..sentences import avalanches, counts, critical_noise, subject, trust, verdict
 from .pages import Pages
 from .panels import draw_amplification, draw_channels, draw_map, draw_operators, draw_windows
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHAPTERS"]
 
-SHOWN = 10
+SHOWN, MOST_URGENT = 10, 6
 _PLACES = ("place", "KL, nats/token", "accuracy lost", "severity")
 _WIDTHS = (3, 3.4, 3, 3)
 _FACTS = {
@@ -38,47 +38,53 @@ _FACTS = {
 }
 
 
-def _summary(pages: Pages, sections: Section) -> None:
-    summary, cost = part(sections, "executive_summary"), part(sections, "cost")
-    pages.heading(f"{summary.get('overall_risk_level', '')} risk", size=20)
+def _summary(pages: Pages, sections: Sections) -> None:
+    pages.heading(f"{sections['executive_summary']['overall_risk_level']} risk", size=20)
     pages.paragraph(verdict(sections), size=11)
-    passes = number(cost.get("forward_pass_equivalents"))
-    pages.paragraph(f"{counts(sections)} {subject(sections)}; {passes:.0f} forward passes.")
-    if part(sections, "map").get("cells"):
+    passes = number(sections["cost"]["forward_pass_equivalents"])
+    pages.paragraph(f"{counts(sections)} {subject(sections)}; {passes} forward passes.")
+    if sections["map"].get("cells"):
         pages.heading("Where noise hurts: layer by operator")
         pages.chart(165, lambda grid, bar: draw_map(grid, bar, sections), below=58, split=(60, 0.9))
     if rows := fragile(sections):
         pages.heading("Where it is fragile")
         pages.table(_PLACES, [_cells(row) for row in rows[:SHOWN]], _WIDTHS)
-    for line in _trust(sections):
+    for line in filter(None, (*trust(sections), critical_noise(sections, most=6))):
         pages.paragraph(line)
-    if rows_of_advice := advice(sections):
+    if todo := advice(sections):
         pages.heading("What to do")
-        for row in rows_of_advice[:6]:
+        for row in todo[:MOST_URGENT]:
             pages.paragraph(f"{row.priority}   {row.component}: {row.action} ({row.issue})")
+        if len(todo) > MOST_URGENT:
+            pages.paragraph(f"{len(todo) - MOST_URGENT} more below, all with their evidence.")
 
 
-def _map(pages: Pages, sections: Section) -> None:
-    cells = part(sections, "map").get("cells") or []
-    if not cells:
+def _map(pages: Pages, sections: Sections) -> None:
+    worst = worst_cells(sections)
+    if not worst:
         return
-    worst = sorted(cells, key=lambda cell: sortable(number(cell["kl"]["value"])), reverse=True)[:15]
-    lines = [(f"{row['layer']}", row["operator"], str(interval(row["kl"])), row["how"]) for row in worst]
+    lines = [(f"{row['layer']}", row["operator"], figure(row["kl"]), row["how"]) for row in worst[:15]]
     pages.break_page()
-    pages.heading(f"The map: the {len(lines)} most fragile of {len(cells)} cells")
+    pages.heading(f"The map: the {len(lines)} most fragile of {len(worst)} cells")
     pages.paragraph(
         "KL in nats per token that noise at one place causes. In the picture, dots were checked by injection; a cross "
-        "is where prediction and injection disagree, and there the measured value stands."
+        "is where prediction and injection disagree, and there the measured value stands, or where it is not finite."
     )
     pages.table(("layer", "operator", "KL, nats/token", "how"), lines, (2, 2, 3, 3))
+    panel = sections["metrics"].get("agreement") or {}
+    if proxies := panel.get("proxies"):
+        pages.heading("Do the usual proxies foretell how sensitive a layer is?", size=10)
+        found = [(row["name"], row["expected"], figure(row["spearman"]), row["verdict"]) for row in proxies]
+        pages.table(("proxy", "expected", "Spearman", "verdict"), found, (2, 3, 3, 3))
 
 
-def _windows(pages: Pages, sections: Section) -> None:
+def _windows(pages: Pages, sections: Sections) -> None:
     rows = windows(sections)
     if not rows:
         return
     pages.break_page()
     pages.heading("Windows of layers")
+    pages.paragraph(avalanches(sections))
     pages.chart(140, lambda axes: draw_windows(axes, sections), below=46)
     pages.chart(75, lambda axes: draw_amplification(axes, sections), below=48)
     lines = [(*_cells(row)[:3], str(row.amplification), _severity(row)) for row in rows]
@@ -86,10 +92,8 @@ def _windows(pages: Pages, sections: Section) -> None:
     pages.table(head, lines, (1.6, 3.4, 3, 3, 3))
 
 
-def _operators(pages: Pages, sections: Section) -> None:
-    rows = operators(sections)
-    metrics = part(sections, "metrics")
-    together = [*places(part(metrics, "together"), "together"), *places(part(metrics, "groups"), "group")]
+def _operators(pages: Pages, sections: Sections) -> None:
+    rows, together = operators(sections), several(sections)
     if not rows and not together:
         return
     pages.heading("Operators")
@@ -101,12 +105,12 @@ def _operators(pages: Pages, sections: Section) -> None:
         pages.table(_PLACES, [_cells(row) for row in together], _WIDTHS)
 
 
-def _both(axes: Sequence["Axes"], sections: Section) -> None:
+def _both(axes: Sequence["Axes"], sections: Sections) -> None:
     for each, by_kl in zip(axes, (False, True), strict=True):
         draw_operators(each, sections, by_kl=by_kl, names=not by_kl)
 
 
-def _channels(pages: Pages, sections: Section) -> None:
+def _channels(pages: Pages, sections: Sections) -> None:
     rows = modules(sections)
     if not rows:
         return
@@ -114,15 +118,15 @@ def _channels(pages: Pages, sections: Section) -> None:
     pages.heading("Outlier channels")
     pages.chart(200, lambda axes: draw_channels(axes, sections), below=64)
     lines = [
-        (row.name, f"{row.outliers} of {row.channels}", f"{row.max_ratio:.1f}", f"{sum(row.persistent)}")
+        (row.name, f"{row.outliers} of {row.channels}", number(row.max_ratio), f"{sum(row.persistent)}")
         for row in rows
         if row.outliers
     ]
     if lines:
-        pages.table(("module", "outlier channels", "largest ratio", "persistent"), lines[:40], (5, 2, 2, 2))
+        pages.table(("module", "outlier channels", "largest ratio", "persistent"), lines, (5, 2, 2, 2), most=40)
 
 
-def _advice(pages: Pages, sections: Section) -> None:
+def _advice(pages: Pages, sections: Sections) -> None:
     rows, steps = advice(sections), next_steps(sections)
     if not rows and not steps:
         return
@@ -139,35 +143,26 @@ def _advice(pages: Pages, sections: Section) -> None:
         pages.paragraph(command, size=8, indent=14, as_code=True)
 
 
-def _tables(pages: Pages, sections: Section) -> None:
+def _tables(pages: Pages, sections: Sections) -> None:
     if rows := thresholds(sections):
         pages.heading("Critical noise scales")
-        lines = [(row.name, str(row), row.risk, row.how) for row in rows[:30]]
-        pages.table(("place", "critical noise scale", "risk", "how"), lines, (3, 3, 3, 3))
+        lines = [(row.name, str(row), row.risk, row.how) for row in rows]
+        pages.table(("place", "critical noise scale", "risk", "how"), lines, (3, 3, 3, 3), most=40)
     if readings := list(_readings(sections)):
         pages.heading("Thresholds and where they come from")
         for line in readings:
             pages.paragraph(line, size=8)
     for name, title in _FACTS.items():
-        if facts := list(_flat(part(sections, name))):
+        if found := list(facts(sections[name])):
             pages.heading(title)
-            pages.table(("what", "value"), facts, (1, 2))
+            pages.table(("what", "value"), found, (1, 2))
 
 
-def _readings(sections: Section) -> Iterator[str]:
+def _readings(sections: Sections) -> Iterator[str]:
     """Metrics that have thresholds: formula, bands, and whose they are."""
-    for name, row in part(sections, "readings").items():
-        bands = row.get("bands") if isinstance(row, Mapping) else None
-        if isinstance(bands, (list, tuple)) and bands:
-            yield f"{name} = {row.get('formula', '')}: {', '.join(map(str, bands))}. {row.get('source', '')}"
-
-
-def _flat(table: Section, before: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        elif value is not None:
-            yield f"{before}{name}", f"{value:.6g}" if isinstance(value, float) else str(value)
+    for name, row in sections["readings"].items():
+        if row["bands"]:
+            yield f"{name} = {row['formula']}: {', '.join(row['bands'])}. {row['source']}"
 
 
 def _cells(row: Place) -> tuple[str, str, str, str]:
@@ -178,23 +173,7 @@ def _severity(row: Place) -> str:
     return f"FAILED: {row.failed}" if row.failed else row.severity + ", avalanche" * row.avalanche
 
 
-def _trust(sections: Section) -> Iterator[str]:
-    found = part(part(sections, "map"), "agreement")
-    rank = interval(found.get("spearman"))
-    if rank.finite:
-        yield (
-            f"The map agrees with injection: Spearman {rank} over {number(found.get('checked')):.0f} checked cells, "
-            f"predicted/measured {number(found.get('ratio_median')):.2f}."
-        )
-    if measured := [row for row in thresholds(sections) if row.how == "measured"]:
-        yield "Critical noise: " + ", ".join(f"{row.name} {row}" for row in measured[:6]) + "."
-    clean = part(part(sections, "metrics"), "clean")
-    if clean and not clean.get("conclusive"):
-        yield "Accuracy is no better than chance: accuracy lost is inconclusive, the KL ranks."
-    yield from (f"FAILED: {name}: {why}" for name, why in unmeasured(sections))
-
-
-CHAPTERS: tuple[Callable[[Pages, Section], None], ...] = (
+CHAPTERS: tuple[Callable[[Pages, Sections], None], ...] = (
     _summary,
     _map,
     _operators,

@@ -102,18 +102,27 @@ class Pages:
             self._line(line, face, indent=indent)
         self.left -= size * 0.5
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[float]) -> None:
+    def table(
+        self,
+        head: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        widths: Sequence[float],
+        *,
+        most: int | None = None,
+    ) -> None:
         """Columns at shares of the width; what is too long for one is cut. The head is repeated on a new page."""
         wide = [INNER * width / sum(widths) for width in widths]
         bold, plain = _Face(_TABLE, bold=True), _Face(_TABLE)
         self._need(_TABLE * 5)
         self._row(head, wide, bold)
-        for row in rows:
+        for row in rows[:most]:
             if self.left < _TABLE * 1.42:
                 self.break_page()
                 self._row(head, wide, bold)
             self._row(row, wide, plain)
         self.left -= _TABLE
+        if most is not None and len(rows) > most:
+            self.paragraph(f"{len(rows) - most} more in report.json.", size=_TABLE)
 
     def chart(
         self, height: float, draw: Callable[..., None], *, below: float = 40, split: Sequence[float] = (1,)

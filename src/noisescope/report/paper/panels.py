@@ -4,13 +4,13 @@ Nothing here makes a figure or writes a file. A panel without anything to show s
 """
 
 from collections.abc import Iterable, Sequence
-from math import inf, isnan, nan
+from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..reading import Section, interval, number, part, sortable
-from ..rows import Place, modules, operators, windows
+from ..layers import map_layers
+from ..rows import Place, Sections, modules, operators, windows
 from .style import ACCENT, INK, PALE, PALETTE, drawable, printable, severity_colour
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_amplification", "draw_channels", "draw_map", "draw_operators", "draw_windows", "empty"]
 
-_BEFORE, _AFTER = ("embed",), ("final_norm", "head")
 _RANGE = 1e5
 """the map shows so many times less than its largest cell; below, all is equally unimportant"""
+_LARGEST = 1e30
 
 
 def empty(axes: "Axes", why: str) -> None:
@@ -32,22 +32,23 @@ def empty(axes: "Axes", why: str) -> None:
 # --- the map ----------------------------------------------------------------------------------------------------
 
 
-def draw_map(axes: "Axes", bar: "Axes", sections: Section) -> None:
+def draw_map(axes: "Axes", bar: "Axes", sections: Sections) -> None:
     """Layers across, operators down, colour the logarithm of the KL; a dot where it was checked by injection."""
     from matplotlib.colorbar import Colorbar
     from matplotlib.colors import LogNorm
 
-    cells = part(sections, "map").get("cells") or []
-    drawn = [drawable(interval(cell["kl"]).value, log=True) for cell in cells]
-    if all(map(isnan, drawn)):
+    cells = sections["map"].get("cells", ())
+    seen = [min(cell["kl"]["value"], _LARGEST) for cell in cells if _positive(cell["kl"]["value"])]
+    if not seen:
         bar.set_axis_off()
-        return empty(axes, "no map")
-    columns, rows = _columns(cells), _operators(cells, drawn)
+        return empty(axes, "no cell of the map is finite" if cells else "no map")
+    least, most = max(min(seen), max(seen) / _RANGE), max(seen)
+    drawn = [_shade(cell["kl"]["value"], least, most) for cell in cells]
+    columns, rows = {layer: at for at, layer in enumerate(map_layers(sections))}, _operators(cells, drawn)
     grid = np.full((len(rows), len(columns)), nan)
     for cell, value in zip(cells, drawn, strict=True):
         grid[rows[cell["operator"]], columns[cell["layer"]]] = value
-    most = np.nanmax(grid)
-    norm = LogNorm(max(np.nanmin(grid), most / _RANGE), most * (1 + 1e-9), clip=True)
+    norm = LogNorm(least, most * (1 + 1e-9), clip=True)
     image = axes.imshow(grid, norm=norm, cmap="magma_r", aspect="auto", interpolation="nearest")
     _mark_checked(axes, cells, columns, rows)
     _name_columns(axes, columns)
@@ -63,13 +64,13 @@ def draw_map(axes: "Axes", bar: "Axes", sections: Section) -> None:
     return None
 
 
-def _columns(cells: Sequence[Section]) -> dict[Any, int]:
-    """Layers in the order in which a token meets them."""
-    found = {cell["layer"]: None for cell in cells}
-    inside = sorted(name for name in found if not isinstance(name, str))
-    others = [name for name in found if isinstance(name, str) and name not in (*_BEFORE, *_AFTER)]
-    ordered = [name for name in _BEFORE if name in found] + inside + others + [name for name in _AFTER if name in found]
-    return {name: at for at, name in enumerate(ordered)}
+def _positive(value: float) -> bool:
+    return isfinite(value) and value > 0
+
+
+def _shade(value: float, least: float, most: float) -> float:
+    """What a cell is drawn as: nothing is as bad as what is not finite."""
+    return min(max(value, least), most) if isfinite(value) else most
 
 
 def _name_columns(axes: "Axes", columns: Iterable[Any]) -> None:
@@ -83,17 +84,19 @@ def _name_columns(axes: "Axes", columns: Iterable[Any]) -> None:
         label.set_rotation(90 if isinstance(name, str) else 0)
 
 
-def _operators(cells: Sequence[Section], values: Sequence[float]) -> dict[str, int]:
+def _operators(cells: Sequence[Sections], values: Sequence[float]) -> dict[str, int]:
     """Operators, the one with the largest cell on top."""
     most: dict[str, float] = {}
     for cell, value in zip(cells, values, strict=True):
-        most[cell["operator"]] = max(most.get(cell["operator"], sortable(nan)), sortable(value))
+        most[cell["operator"]] = max(most.get(cell["operator"], 0.0), value)
     return {name: at for at, name in enumerate(sorted(most, key=lambda name: -most[name]))}
 
 
-def _mark_checked(axes: "Axes", cells: Sequence[Section], columns: dict[Any, int], rows: dict[str, int]) -> None:
-    for disagrees, marker, colour in ((False, "o", "white"), (True, "X", ACCENT)):
-        found = [cell for cell in cells if cell.get("measured") and bool(cell.get("disagrees")) == disagrees]
+def _mark_checked(axes: "Axes", cells: Sequence[Sections], columns: dict[Any, int], rows: dict[str, int]) -> None:
+    """Dots where injection agrees; crosses where it does not, or where there is no finite figure."""
+    crossed = [cell for cell in cells if cell["disagrees"] or not isfinite(cell["kl"]["value"])]
+    dotted = [cell for cell in cells if cell["measured"] and cell not in crossed]
+    for found, marker, colour in ((dotted, "o", "white"), (crossed, "X", ACCENT)):
         across, down = [columns[cell["layer"]] for cell in found], [rows[cell["operator"]] for cell in found]
         axes.scatter(across, down, s=16, marker=marker, c=colour, edgecolors=INK, linewidths=0.6)
 
@@ -101,7 +104,7 @@ def _mark_checked(axes: "Axes", cells: Sequence[Section], columns: dict[Any, int
 # --- windows ----------------------------------------------------------------------------------------------------
 
 
-def draw_windows(axes: "Axes", sections: Section) -> None:
+def draw_windows(axes: "Axes", sections: Sections) -> None:
     """Accuracy lost by window, avalanche points in another colour; the KL where accuracy says nothing."""
     rows = windows(sections)
     if not rows:
@@ -116,7 +119,7 @@ def draw_windows(axes: "Axes", sections: Section) -> None:
     _mark_failed(axes, [index for index, row in enumerate(rows) if row.failed])
     axes.set_xlim(-0.7, len(rows) - 0.3)
     _value_axis(axes.yaxis, by_kl=by_kl)
-    least = number(part(sections, "config").get("avalanche_threshold"))
+    least = sections["config"].get("avalanche_threshold", nan)
     if not by_kl:
         axes.axhline(0, color=PALE, linewidth=0.6)
         if not isnan(drawable(least)) and axes.get_ylim()[1] > 50 * drawable(least):
@@ -127,7 +130,7 @@ def draw_windows(axes: "Axes", sections: Section) -> None:
     return None
 
 
-def draw_amplification(axes: "Axes", sections: Section) -> None:
+def draw_amplification(axes: "Axes", sections: Sections) -> None:
     """KL of a window over the sum of those of its layers: above 1 they make each other worse."""
     rows = windows(sections)
     shown = [tuple(drawable(end, log=True) for end in _ends(row.amplification)) for row in rows]
@@ -146,7 +149,7 @@ def draw_amplification(axes: "Axes", sections: Section) -> None:
 # --- operators and channels -------------------------------------------------------------------------------------
 
 
-def draw_operators(axes: "Axes", sections: Section, *, by_kl: bool, names: bool = True) -> None:
+def draw_operators(axes: "Axes", sections: Sections, *, by_kl: bool, names: bool = True) -> None:
     """A dot and its interval for each operator, the worst on top; colour is severity."""
     rows = operators(sections)
     if not rows:
@@ -166,8 +169,8 @@ def draw_operators(axes: "Axes", sections: Section, *, by_kl: bool, names: bool 
     return None
 
 
-def draw_channels(axes: "Axes", sections: Section) -> None:
-    """Every outlier channel by layer and ratio; colour is the module, open circles come and go with the sample."""
+def draw_channels(axes: "Axes", sections: Sections) -> None:
+    """Every outlier channel by layer and ratio; colour is the module, open circles are single tokens."""
     seen = modules(sections)
     rows = [(row.layer, row) for row in seen if row.ratios and row.layer is not None]
     kinds = sorted({row.kind for _, row in rows})
@@ -181,7 +184,7 @@ def draw_channels(axes: "Axes", sections: Section) -> None:
         axes.scatter([layers[layer]] * len(heights), heights, s=22, c=faces, edgecolors=colour)
     for at, kind in enumerate(kinds[: len(PALETTE)]):
         axes.scatter([], [], s=22, color=PALETTE[at], label=printable(kind, longest=40))
-    axes.scatter([], [], s=22, facecolors="none", edgecolors=INK, label="open: in few samples")
+    axes.scatter([], [], s=22, facecolors="none", edgecolors=INK, label="open: in single tokens")
     axes.set_yscale("log")
     _plain_log(axes.yaxis, "x")
     axes.set_xlim(-0.7, len(layers) - 0.3)

@@ -6,9 +6,8 @@ Figures are made directly, never through pyplot, so that nothing of the caller's
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from ..reading import Section, part
-from ..rows import counts, subject
-from ..verdict import verdict
+from ..rows import Sections
+from ..sentences import counts, subject, verdict
 from .chapters import CHAPTERS
 from .pages import Pages
 from .panels import draw_map, draw_operators, draw_windows
@@ -22,7 +21,7 @@ __all__ = ["render_pdf", "render_png"]
 DPI = 150
 
 
-def render_png(sections: Section) -> bytes:
+def render_png(sections: Sections) -> bytes:
     """One picture: the verdict, the map, the windows, the operators."""
     from matplotlib.figure import Figure
 
@@ -35,7 +34,7 @@ def render_png(sections: Section) -> bytes:
     return out.getvalue()
 
 
-def render_pdf(sections: Section) -> bytes:
+def render_pdf(sections: Sections) -> bytes:
     """A4 pages: summary, map, windows, operators, channels, recommendations, tables."""
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -51,8 +50,8 @@ def render_pdf(sections: Section) -> bytes:
     return out.getvalue()
 
 
-def _headline(figure: "Figure", sections: Section) -> None:
-    risk = printable(part(sections, "executive_summary").get("overall_risk_level", ""), longest=20)
+def _headline(figure: "Figure", sections: Sections) -> None:
+    risk = printable(sections["executive_summary"]["overall_risk_level"], longest=20)
     figure.text(0.03, 0.93, f"{risk} risk", size=21, weight="bold", color=risk_colour(risk), parse_math=False)
     for left, bottom, text, size, colour in (
         (0.03, 0.888, verdict(sections), 11.5, INK),
@@ -64,7 +63,7 @@ def _headline(figure: "Figure", sections: Section) -> None:
         figure.text(left, bottom, shown, size=size, color=colour, ha=side, parse_math=False)
 
 
-def _panels(figure: "Figure", sections: Section) -> None:
+def _panels(figure: "Figure", sections: Sections) -> None:
     layers, bar = figure.add_axes((0.085, 0.5, 0.845, 0.28)), figure.add_axes((0.942, 0.5, 0.011, 0.26))
     draw_map(layers, bar, sections)
     windows = figure.add_axes((0.065, 0.105, 0.455, 0.255))

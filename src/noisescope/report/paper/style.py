@@ -12,6 +12,7 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from ..escaping import visible
+from ..figures import in_ascii
 
 if TYPE_CHECKING:
     from matplotlib.font_manager import FontProperties
@@ -75,7 +76,8 @@ def paper_style() -> Iterator[None]:
 def printable(text: Any, *, longest: int = 160) -> str:
     """One line of characters that the font has."""
     known = _glyphs()
-    return "".join(character if ord(character) in known else "\ufffd" for character in visible(text, longest=longest))
+    line = in_ascii(visible(text, longest=longest))
+    return "".join(character if ord(character) in known else "\ufffd" for character in line)
 
 
 @cache
