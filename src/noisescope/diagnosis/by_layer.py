@@ -46,23 +46,32 @@ class Window:
 
 
 def sliding_windows(layers: Sequence[int], size: int, step: int) -> list[Window]:
-    """Windows over layers that follow each other; the last one ends at the last layer, whatever the step."""
+    """Windows over layers that follow each other; the last of each run ends at its last layer, whatever the step."""
     if size > len(layers):
         raise InputError(f"window_size: got {size}, the model has {len(layers)} layers to choose from")
-    starts = list(range(0, len(layers) - size + 1, step))
-    if starts[-1] != len(layers) - size:
-        starts.append(len(layers) - size)
-    windows = [Window(layers[start], layers[start + size - 1]) for start in starts]
-    return [window for window in windows if len(window.layers) == size]  # none across a gap in the selection
+    found = []
+    for run in _runs(layers):
+        starts = list(range(0, len(run) - size + 1, step))
+        if starts and starts[-1] != len(run) - size:
+            starts.append(len(run) - size)
+        found += [Window(run[start], run[start + size - 1]) for start in starts]
+    return found
 
 
 def longest_run(layers: Sequence[int]) -> int:
     """How many of the layers follow each other, at most."""
-    longest = run = 0
-    for before, layer in zip([None, *layers], layers, strict=False):
-        run = run + 1 if before is not None and layer == before + 1 else 1
-        longest = max(longest, run)
-    return longest
+    return max(map(len, _runs(layers)), default=0)
+
+
+def _runs(layers: Sequence[int]) -> list[list[int]]:
+    """The layers, cut where one is left out."""
+    found: list[list[int]] = []
+    for layer in layers:
+        if found and layer == found[-1][-1] + 1:
+            found[-1].append(layer)
+        else:
+            found.append([layer])
+    return found
 
 
 def group_windows(layers: Sequence[int]) -> dict[str, Window]:
@@ -83,18 +92,18 @@ def identify_avalanche_points(
 ) -> list[dict[str, Any]]:
     """The windows from which damage spreads: [{layer_range, degradation, severity}], the worst first.
 
-    Compared with the nearest windows that share no layer: overlapping ones can hardly differ by a factor of 1.5.
+    Compared with the nearest windows that share no layer: overlapping ones can hardly differ by a factor of 1.5. A
+    window that makes the output non-finite loses everything; one of which nothing is known is passed over.
     """
-    rows = sorted(windows.items(), key=lambda item: (item[1]["start_layer"], item[1]["end_layer"]))
+    known = {name: (row, loss) for name, row in windows.items() if (loss := _loss(row)) is not None}
+    rows = sorted(known.items(), key=lambda item: (item[1][0]["start_layer"], item[1][0]["end_layer"]))
     found = []
-    for name, row in rows:
-        loss = row.get("degradation")
-        if loss is None or not loss > threshold:
+    for name, (row, loss) in rows:
+        if not loss > threshold:
             continue
-        before = [other for _, other in rows if other["end_layer"] < row["start_layer"]]
-        after = [other for _, other in rows if other["start_layer"] > row["end_layer"]]
-        nearest = [*before[-1:], *after[:1]]
-        if all(loss >= STANDS_OUT * (other.get("degradation") or 0.0) for other in nearest):
+        before = [lost for _, (other, lost) in rows if other["end_layer"] < row["start_layer"]]
+        after = [lost for _, (other, lost) in rows if other["start_layer"] > row["end_layer"]]
+        if all(loss >= STANDS_OUT * lost for lost in (*before[-1:], *after[:1])):
             severity = "CRITICAL" if loss > CRITICAL else "HIGH"
             found.append({"layer_range": name, "degradation": loss, "severity": severity})
     return sorted(found, key=lambda point: -point["degradation"])
@@ -105,9 +114,17 @@ def layer_degradation(windows: Mapping[str, Mapping[str, Any]]) -> dict[int, flo
     found: dict[int, list[float]] = {}
     for row in windows.values():
         for layer in range(row["start_layer"], row["end_layer"] + 1):
-            if row.get("degradation") is not None:
-                found.setdefault(layer, []).append(row["degradation"])
+            if (loss := _loss(row)) is not None:
+                found.setdefault(layer, []).append(loss)
     return {layer: sum(losses) / len(losses) for layer, losses in sorted(found.items())}
+
+
+def _loss(row: Mapping[str, Any]) -> float | None:
+    """What a window lost: all of it where it made the output non-finite, None where nothing is known."""
+    if "failed" in row:
+        return 1.0 if row.get("non_finite", True) else None
+    loss: float | None = row.get("degradation")
+    return loss
 
 
 def amplification(window: Estimate, layers: Sequence[Estimate]) -> Estimate | None:

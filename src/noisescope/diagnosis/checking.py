@@ -8,7 +8,7 @@ predicted from the others, and the errors must get smaller.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log, sqrt
+from math import exp, inf, isfinite, isinf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from .sensing import Cell
 __all__ = ["Checked", "CheckedMap", "cell_point", "choose_checks", "correct"]
 
 _95 = 1.96
+_BROKEN = Estimate(inf, inf, inf, 0.0, 0)
+"""KL of an output that is not finite"""
 _FEWEST_PAIRS = 5
 """ranks of fewer cells agree by chance"""
 _PRODUCTS = tuple(name for name, row in OPERATORS.items() if row.product)
@@ -125,6 +127,8 @@ def correct(
         cell: _stand(estimate, measured.get(cell), factors.get(cell[1]), prefer_measured)
         for cell, estimate in predicted.items()
     }
+    broken = [cell for cell, result in results.items() if result.comparison is None and result.finding.final]
+    cells |= {cell: Checked(predicted[cell], _BROKEN, "measured", _BROKEN, disagrees=True) for cell in broken}
     return CheckedMap(
         cells, factors, _agreement([(predicted[cell].value, found.value) for cell, found in measured.items()])
     )
@@ -177,6 +181,8 @@ def _sum(found: Iterable[Estimate]) -> Estimate:
     """The sum of figures whose errors are taken as independent."""
     parts = list(found)
     value = sum(part.value for part in parts)
+    if isinf(value):
+        return _BROKEN
     stderr = sqrt(sum(part.stderr**2 for part in parts))
     factor = exp(min(_95 * stderr / value, 700.0)) if value > 0 else 1.0
     return Estimate(value, value / factor, value * factor, stderr, min(part.n for part in parts))

@@ -53,9 +53,9 @@ class Row:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What to sort by, the worst being the largest; what is not known comes last."""
-        if self.failed and not self.broken:
-            return (-1.0, -1.0)
+        """What to sort by, the worst being the largest: an output that is not finite; what is not known comes last."""
+        if self.failed:
+            return (_INFINITY, _INFINITY) if self.broken else (-1.0, -1.0)
         return (self.degradation.value if self.conclusive else 0.0, self.kl.value)
 
     def as_json(self) -> dict[str, Any]:

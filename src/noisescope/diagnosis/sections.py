@@ -54,7 +54,7 @@ def sections(run: Diagnosis, *, name: str, commands: Commands) -> dict[str, Any]
         "metrics": metrics,
         "coverage": _coverage(run),
         "environment": environment(run.model),
-        "cost": {"forward_pass_equivalents": run.cost, "by_stage": dict(run.costs)},
+        "cost": {"forward_pass_equivalents": run.runs.cost, "by_stage": dict(run.runs.costs)},
         "config": {"model": name, "weights": run.weights, "data": _data(run), **spec.as_json()},
         "readings": {metric: row.as_json() for metric, row in READINGS.items()},
         "next_steps": commands.next_steps(critical, avalanches),

@@ -2,24 +2,23 @@
 
     coverage -> clean run -> map -> operators, windows, groups -> checks -> critical thresholds -> channels
 
-Every figure comes from a point that an engine runs, or from the map; this file decides which points. With a journal,
-what an earlier run of the same question has finished is taken from there, its cost included: the report is the same.
+Every figure comes from a point that is run, or from the map; this file decides which points.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from math import isinf
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..capturing import Capture, capture
-from ..engines import Engine, Journalled, LocalEngine
 from ..errors import InputError, NothingMatched
 from ..injection import Coverage, is_unchanged_by_watching, survey
 from ..keys import fingerprint_model
-from ..measure.agreement import Agreement, agreement_panel
+from ..measure.agreement import Agreement
 from ..measure.batches import EvaluationSet
 from ..measure.hessian import HessianTrace, hessian_trace
 from ..measure.intervals import Estimate
@@ -27,7 +26,7 @@ from ..noise import Noise, make_noise
 from ..operators import expand
 from ..points import Bench, Clean, Point, Result
 from ..sites import Layout, Selector
-from ..specs import DEFAULT_WINDOW, OUTSIDE, DiagnosisSpec, Layer, Selection
+from ..specs import DEFAULT_WINDOW, DiagnosisSpec, Layer, Selection
 from ..store import Journal
 from .by_layer import Window, amplification, group_windows, longest_run, sliding_windows
 from .by_operator import operator_points, together_points
@@ -36,13 +35,13 @@ from .channels import detect
 from .checking import CheckedMap, cell_point, choose_checks, correct
 from .mapping import MOMENTS, SensitivityMap, map_sensitivity
 from .progress import Progress, silent
+from .proxies import compare_proxies, outliers_by_layer
 from .rows import Row
+from .runs import Runs
 from .sensing import Cell
 from .thresholds import LARGEST, Link, Threshold, search
 
 __all__ = ["Diagnosis"]
-
-_Kept = TypeVar("_Kept")
 
 FEWEST_CHECKS, MOST_CHECKS = 8, 24
 """cells of the map that are injected for real: one a layer, within these"""
@@ -51,7 +50,7 @@ VERIFIED = 3
 
 
 class Diagnosis:
-    """A diagnosis under way. `cost` counts forward-pass equivalents over the evaluation set."""
+    """A diagnosis under way. What it has run, and what that cost, is in `runs`."""
 
     def __init__(
         self,
@@ -73,23 +72,11 @@ class Diagnosis:
         self.noise: Noise = make_noise(spec.error_type, spec.noise_scale)
         self.noise_of_layers: Noise = make_noise(spec.error_type, spec.scale_of_layers)
         self.selection = Selection(spec.layers, expand(spec.operators))
-        self.costs: dict[str, float] = {}
-        """forward-pass equivalents by stage"""
         self.failures: dict[str, str] = {}
         """what failed and is no row of the report, and why: checks of the map, searches for a threshold"""
-        self.journal = journal
-        local = LocalEngine(self.bench)
-        self.engine: Engine = local if journal is None else Journalled(local, journal, lambda: self.bench.clean)
+        self.runs = Runs(self.bench, journal, progress)
         self._blocks = blocks
-        self._progress = progress
-        self._spent: dict[str, int] = {}
-        """rows x blocks by stage"""
         self._meant = Selector(self.selection, self.layout)
-
-    @property
-    def cost(self) -> float:
-        """Forward-pass equivalents of all stages so far."""
-        return sum(self.costs.values())
 
     # --- what there is ------------------------------------------------------------------------------------------
 
@@ -147,8 +134,8 @@ class Diagnosis:
         if self.noise.name not in MOMENTS:
             return None
         _ = self._clean_stage  # which says so if the model gives no finite output
-        found = self._remembered("map", SensitivityMap, self._make_map)
-        self.costs["map"] = found.cost
+        found = self.runs.remembered("map", SensitivityMap, self._make_map)
+        self.runs.costs["map"] = found.cost
         return found
 
     def _make_map(self) -> SensitivityMap:
@@ -159,7 +146,7 @@ class Diagnosis:
             seed=self.spec.seed,
             layout=self.layout,
             recordings=self.bench.recordings,
-            progress=self._progress("map", len(self.data.batches)),
+            progress=self.runs.progress("map", len(self.data.batches)),
         )
 
     @cached_property
@@ -253,7 +240,7 @@ class Diagnosis:
         worst = sorted(found, key=lambda name: -places[name][1].value / places[name][0].noise_scale ** 2)
         chosen = worst if self.spec.sampled == "all" else worst[:VERIFIED]
         known = {row.name: row.degradation.value for row in rows if row.broken or not row.failed}
-        tick = self._progress("thresholds", len(chosen))
+        tick = self.runs.progress("thresholds", len(chosen))
         for name in chosen:
             found[name] = self._verify(found[name], places[name][0], known.get(name))
             tick()
@@ -261,7 +248,7 @@ class Diagnosis:
 
     def _foretell(self, link: Link | None, point: Point, kl: Estimate) -> Estimate | None:
         """The threshold of a place, where something is known of how accuracy goes with its scale."""
-        if link is None or point.noise_scale > LARGEST:
+        if link is None or point.noise_scale > LARGEST or isinf(kl.value):
             return None
         return link.threshold(kl, point.noise_scale, self.spec.target_degradation)
 
@@ -269,7 +256,7 @@ class Diagnosis:
         """What has a threshold: the point to inject, and its KL at the scale of that point."""
         found: dict[str, tuple[Point, Estimate]] = {}
         if self.spec.includes("operator"):
-            found |= {row.name: (row.result.point, row.kl) for row in self.operators if not row.failed}
+            found |= {row.name: (row.result.point, row.kl) for row in self.operators if row.broken or not row.failed}
         if self.spec.includes("layer"):
             for layer in self.layers:
                 if (kl := self.layer_kl(layer)) is not None:
@@ -281,7 +268,7 @@ class Diagnosis:
         """Searches for a threshold, for as long as the budget allows; what it took is lost if a point fails."""
 
         def degradation(asked: Point) -> float:
-            (result,) = self._results("thresholds", [asked])
+            (result,) = self.runs.results("thresholds", [asked])
             if result.comparison is None and not result.finding.final:
                 raise _Unmeasured(result.finding.failure)
             return 1.0 if result.comparison is None else result.comparison.degradation.value
@@ -293,7 +280,7 @@ class Diagnosis:
                 target=self.spec.target_degradation,
                 start=threshold.predicted.value if threshold.predicted is not None else point.noise_scale,
                 known=None if known is None else {point.noise_scale: known},
-                go_on=lambda: self.spec.sampled == "all" or self.cost + self.spec.trials <= self.budget,
+                go_on=lambda: self.spec.sampled == "all" or self.runs.cost + self.spec.trials <= self.budget,
             )
         except _Unmeasured as failure:
             self.failures[f"critical threshold of {threshold.name}"] = str(failure)
@@ -322,12 +309,12 @@ class Diagnosis:
         """Level 3: outlier channels of the default projections."""
         if self._looks_at_channels_in_clean_run and (found := self._clean_stage.channels) is not None:
             return found
-        self.costs["channels"] = self.calibration.tokens / self.data.tokens
-        return self._remembered("channels", ChannelReport, lambda: detect(self.look_at_channels()))
+        self.runs.costs["channels"] = self.calibration.tokens / self.data.tokens
+        return self.runs.remembered("channels", ChannelReport, lambda: detect(self.look_at_channels()))
 
     def look_at_channels(self) -> Capture:
         """A clean run over the calibration data with an eye on the channels."""
-        tick = self._progress("channels", len(self.calibration.batches))
+        tick = self.runs.progress("channels", len(self.calibration.batches))
         device = next(self.model.parameters()).device
         with self._capture() as captured:
             for batch in self.calibration:
@@ -345,47 +332,23 @@ class Diagnosis:
         """The Hessian's trace by layer, if it was asked for."""
         if not self.spec.curvature:
             return None
-        found = self._remembered(
+        found = self.runs.remembered(
             "hessian", HessianTrace, lambda: hessian_trace(self.model, self.data, seed=self.spec.seed)
         )
-        self.costs["curvature"] = found.cost
+        self.runs.costs["curvature"] = found.cost
         return found
 
     @cached_property
     def agreement(self) -> Agreement | None:
         """Whether cheaper measures rank the layers as noise does."""
-        sensitivity: dict[Layer, float] = {
-            layer: found.value for layer in self.layers if (found := self.layer_kl(layer)) is not None
-        }
-        if len(sensitivity) < 3 or self.map is None:
+        known = {layer: self.layer_kl(layer) for layer in self.layers}
+        sensitivity: dict[Layer, float] = {layer: found.value for layer, found in known.items() if found is not None}
+        if self.map is None:
             return None
-        columns: dict[str, Mapping[Layer, float]] = {
-            "sensitivity": sensitivity,
-            "fisher": self._fisher_by_layer(self.map),
-            "sparsity": {layer: share for layer, share in self.map.sparsity.items() if layer in sensitivity},
-        }
+        outliers = None
         if self.spec.includes("channel"):
-            columns["outlier_count"] = self._outliers_by_layer()
-        if self.hessian is not None:
-            columns["hessian_trace"] = {layer: found.trace.value for layer, found in self.hessian.layers.items()}
-        return agreement_panel({name: column for name, column in columns.items() if column}, seed=self.spec.seed)
-
-    def _fisher_by_layer(self, found: SensitivityMap) -> dict[Layer, float]:
-        """Fisher information of the activations, summed over the products of each layer."""
-        sums: dict[Layer, float] = {}
-        for (layer, operator), figure in found.absolute.items():
-            if operator == "linear" and layer not in OUTSIDE:
-                sums[layer] = sums.get(layer, 0.0) + figure.value
-        return sums
-
-    def _outliers_by_layer(self) -> dict[Layer, float]:
-        home = {path: self.layout.home.get(module) for module, path in self.layout.paths.items()}
-        sums: dict[Layer, float] = dict.fromkeys(self.layers, 0.0)
-        for path, module in self.channels.modules.items():
-            layer = home.get(path)
-            if layer in sums and layer is not None:
-                sums[layer] += len(module.outliers)
-        return sums
+            outliers = outliers_by_layer(self.channels, self.layout, self.layers)
+        return compare_proxies(sensitivity, self.map, outliers=outliers, hessian=self.hessian, seed=self.spec.seed)
 
     # --- running points -----------------------------------------------------------------------------------------
 
@@ -407,33 +370,10 @@ class Diagnosis:
         return [Row(name, result) for name, result in self._run(stage, points).items()]
 
     def _run(self, stage: str, points: Mapping[Any, Point]) -> dict[Any, Result]:
-        """The results of a stage's points, in their order."""
-        tick = self._progress(stage, len(points))
-        found = {}
-        for name, result in zip(points, self._results(stage, list(points.values())), strict=True):
-            found[name] = result
-            tick()
-        return found
-
-    def _results(self, stage: str, points: Sequence[Point]) -> Iterator[Result]:
-        """What the engine gives for them, booked on a stage."""
         _ = self._clean_stage
-        for result in self.engine.run(points):
-            self._spent[stage] = self._spent.get(stage, 0) + result.finding.blocks
-            self.costs[stage] = self._spent[stage] / self.bench.blocks
-            yield result
+        return self.runs.stage(stage, points)
 
-    # --- what is remembered -------------------------------------------------------------------------------------
-
-    def _remembered(self, name: str, kind: type[_Kept], make: Callable[[], _Kept]) -> _Kept:
-        """What the journal has under a name; else it is made, and kept there."""
-        if self.journal is None:
-            return make()
-        found = self.journal.recall(kind, name)
-        if found is None:
-            found = make()
-            self.journal.keep(name, found)
-        return found
+    # --- the clean run ------------------------------------------------------------------------------------------
 
     @property
     def _looks_at_channels_in_clean_run(self) -> bool:
@@ -443,13 +383,13 @@ class Diagnosis:
     @cached_property
     def _clean_stage(self) -> "_CleanStage":
         """The clean run, in which channels are looked at too if they are asked for on the same data."""
-        found = self._remembered("clean", _CleanStage, self._run_clean)
+        found = self.runs.remembered("clean", _CleanStage, self._run_clean)
         self.bench.know(found.clean)
-        self.costs["clean"] = found.clean.blocks / self.bench.blocks
+        self.runs.costs["clean"] = found.clean.blocks / self.bench.blocks
         return found
 
     def _run_clean(self) -> "_CleanStage":
-        self.bench.on_batch = self._progress("clean", len(self.data.batches))
+        self.bench.on_batch = self.runs.progress("clean", len(self.data.batches))
         if not self._looks_at_channels_in_clean_run:
             return _CleanStage(self.bench.keep(), None)
         with self._capture() as captured:

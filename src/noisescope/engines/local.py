@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import nan
 
-from ..errors import NoisescopeError
+from ..errors import DoseVanished, NoisescopeError
 from ..models.boundary import one_line
 from ..points import Bench, Finding, Point, Result
 
@@ -24,8 +24,10 @@ class LocalEngine:
         _ = self.bench.recordings  # without a clean run nothing can be measured: this may raise
         try:
             return self.bench.run(point)
+        except DoseVanished as error:  # a rare fault may hit nothing at one place and something at the next
+            why, dose = str(error), 0.0
         except NoisescopeError:
             raise  # what was asked cannot be meant: no other point would tell
         except Exception as error:  # noqa: BLE001 - whatever a model's code raises says that this point failed, no more
-            why = f"{type(error).__name__}: {one_line(error)}"
-        return Result(point, self.bench.clean, Finding(None, 0, 0, nan, nan, 0, 0.0, why, final=False))
+            why, dose = f"{type(error).__name__}: {one_line(error)}", nan
+        return Result(point, self.bench.clean, Finding(None, 0, 0, dose, nan, 0, 0.0, why, final=False))

@@ -54,6 +54,11 @@ class Finding:
     final: bool = True
     """False if it may be another time: memory may suffice then, an output that is not finite stays so"""
 
+    @property
+    def vanished(self) -> bool:
+        """Whether it failed because the noise changed nothing at all."""
+        return self.noisy is None and self.dose == 0
+
 
 @dataclass(frozen=True, eq=False)
 class Result:

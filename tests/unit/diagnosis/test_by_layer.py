@@ -26,6 +26,7 @@ def test_windows_slide_over_the_layers() -> None:
     assert [w.name for w in sliding_windows(range(7), 3, 3)] == ["L0-2", "L3-5", "L4-6"], "the end is always seen"
     assert [w.name for w in sliding_windows(range(3), 1, 1)] == ["L0", "L1", "L2"]
     assert [w.name for w in sliding_windows([2, 3, 4, 8, 9, 10], 3, 1)] == ["L2-4", "L8-10"], "none across a gap"
+    assert [w.name for w in sliding_windows([0, 2, 3, 4, 6], 3, 2)] == ["L2-4"], "each run from its own beginning"
     with pytest.raises(InputError, match="window_size: got 4, the model has 3 layers"):
         sliding_windows(range(3), 4, 1)
 
@@ -63,6 +64,15 @@ def test_a_window_without_a_figure_is_passed_over() -> None:
     made["L1"]["degradation"] = None
     assert [point["layer_range"] for point in identify_avalanche_points(made)] == ["L0"]
     assert layer_degradation(made) == {0: 0.3}
+
+
+def test_a_window_that_breaks_the_model_loses_everything() -> None:
+    made = rows({"L0": 0.3, "L1": 0.1, "L2": 0.1})
+    made["L1"] = {"start_layer": 1, "end_layer": 1, "failed": "not finite", "non_finite": True}
+    assert identify_avalanche_points(made) == [{"layer_range": "L1", "degradation": 1.0, "severity": "CRITICAL"}]
+    assert layer_degradation(made) == {0: 0.3, 1: 1.0, 2: 0.1}
+    made["L1"] |= {"failed": "out of memory", "non_finite": False}
+    assert [point["layer_range"] for point in identify_avalanche_points(made)] == ["L0"], "nothing is known of L1"
 
 
 def test_a_layers_own_degradation_is_the_mean_over_its_windows() -> None:

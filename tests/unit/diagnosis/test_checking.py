@@ -1,7 +1,7 @@
 """Checks of the map: which cells, what stands afterwards, when a correction is carried on."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -19,12 +19,18 @@ class Compared:
 
 
 @dataclass
+class Found:
+    final: bool = True
+
+
+@dataclass
 class Measured:
     comparison: Compared | None
+    finding: Found = field(default_factory=Found)
 
 
-def result(kl: Estimate | None) -> Measured:
-    return Measured(Compared(kl) if kl else None)
+def result(kl: Estimate | None, *, final: bool = True) -> Measured:
+    return Measured(Compared(kl) if kl else None, Found(final))
 
 
 CELLS = {(layer, operator): figure(1 + layer) for operator in ("linear", "softmax", "silu") for layer in range(10)}
@@ -102,9 +108,19 @@ def test_attentions_value_counts_once() -> None:
 
 
 def test_a_failed_check_is_left_out() -> None:
-    found = correct(CELLS, {(3, "linear"): result(None)})
+    found = correct(CELLS, {(3, "linear"): result(None, final=False)})
     assert found.agreement["checked"] == 0
     assert found.cells[3, "linear"].measured is None
+
+
+def test_a_check_that_breaks_the_model_stands() -> None:
+    """Whatever was predicted: the output was not finite."""
+    found = correct(CELLS, {(3, "linear"): result(None)})
+    cell = found.cells[3, "linear"]
+    assert (cell.how, cell.value.value, cell.disagrees) == ("measured", math.inf, True)
+    assert cell.predicted.value == 4
+    assert found.layer(3).value == math.inf
+    assert math.isfinite(found.layer(4).value)
 
 
 def test_how_well_the_map_did() -> None:

@@ -7,10 +7,13 @@ import noisescope
 from families import build, tokens
 from noisescope.diagnosis import Diagnosis, Progress
 from noisescope.diagnosis.by_layer import Window, longest_run
+from noisescope.diagnosis.rows import Row
 from noisescope.diagnosis.thresholds import Link
-from noisescope.errors import InputError, NothingMatched
+from noisescope.errors import DoseVanished, InputError, NothingMatched
 from noisescope.measure.opening import open_data
-from noisescope.specs import DiagnosisSpec
+from noisescope.noise import make_noise
+from noisescope.points import Finding, Point, Result
+from noisescope.specs import DiagnosisSpec, Selection
 from trained import fixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +45,7 @@ def test_a_window_that_was_asked_for_is_not_made_smaller() -> None:
         run = diagnosis(**asked)
         with pytest.raises(InputError, match=r"window_size: got [24], expected at most [31], the layers in a row"):
             run.check()
-        assert "clean" not in run.costs, "nothing was run over the data"
+        assert "clean" not in run.runs.costs, "nothing was run over the data"
 
 
 def test_a_window_over_a_gap_disturbs_what_was_asked_for() -> None:
@@ -90,7 +93,7 @@ def test_every_stage_says_how_far_it_is() -> None:
     _ = run.map, run.checked, run.operators, run.together, run.windows, run.groups, run.single_layers
     assert done == begun
     assert begun | {"layers": 3, "groups": 3, "windows": 1, "together": 2, "map": 1} == begun
-    assert run.cost == pytest.approx(sum(run.costs.values()))
+    assert run.runs.cost == pytest.approx(sum(run.runs.costs.values()))
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -199,3 +202,29 @@ def test_a_scale_of_layers_is_shown() -> None:
     )
     assert run.sections["config"]["layer_noise_scale"] == 0.02
     assert "(noise 0.05, of layers 0.02)" in str(run)
+
+
+def test_rows_that_break_the_model_rank_first_and_those_that_nothing_is_known_of_last() -> None:
+    point, clean = Point(Selection(), make_noise("relative_gaussian", 0.05)), diagnosis().bench.clean
+    broken, unknown = (
+        Row(name, Result(point, clean, Finding(None, 1, 1, 0.05, 1.0, 1, 1.0, "why", final=name == "broken")))
+        for name in ("broken", "unknown")
+    )
+    measured = diagnosis(level="operator").operators
+    ranked = sorted([unknown, *measured, broken], key=lambda row: row.rank, reverse=True)
+    assert (ranked[0], ranked[-1]) == (broken, unknown)
+
+
+def test_a_fault_too_rare_for_one_place_leaves_the_others() -> None:
+    """A bit flip in ten thousand values: some places have fewer in so little data."""
+    found = {row.name: row for row in trained_run(level="operator", error_type="bit_flip", noise_scale=1e-4).operators}
+    vanished = {name for name, row in found.items() if row.result.finding.vanished}
+    assert 0 < len(vanished) < len(found)
+    for name in vanished:
+        assert "bit_flip at scale 0.0001 changed none of" in found[name].as_json()["failed"]
+        assert not found[name].broken
+
+
+def test_a_fault_too_rare_for_every_place_is_refused() -> None:
+    with pytest.raises(DoseVanished, match="bit_flip at scale 1e-09 changed none of"):
+        _ = trained_run(level="operator", error_type="bit_flip", noise_scale=1e-9).operators

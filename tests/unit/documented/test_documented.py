@@ -167,7 +167,7 @@ def test_a_heat_map_is_a_figure_that_can_be_saved(windows: Rows, tmp_path: Path)
 def test_a_heat_map_of_nothing_lost_is_pale_and_of_nothing_measured_refused(windows: Rows) -> None:
     gained = {name: {**row, "degradation": -0.1} for name, row in windows.items()}
     assert ns.plot_sensitivity_heatmap(gained).axes[0].images[0].get_clim() == (0.0, 1.0)
-    failed = {name: {"start_layer": 0, "end_layer": 2, "failed": "not finite"} for name in windows}
+    failed = {name: {"start_layer": 0, "end_layer": 2, "failed": "why", "non_finite": False} for name in windows}
     one = {**failed, "L2-4": windows["L2-4"]}
     assert len(ns.plot_sensitivity_heatmap(one).axes[1].collections) == 2
     with pytest.raises(InputError, match="windows: none with a degradation"):
