@@ -10,8 +10,13 @@ noisescope-out/report.pdf
 noisescope-out/report.png
 
 $ noisescope report before after
-1 row significantly worse, 0 better, 85 not distinguishable
+differs: torch 2.12.0 -> 2.13.0
+asked alike, of the same data
+1 row significantly worse, 0 better, 48 not distinguishable; map: 0 worse and 0 better of 30 layers, ...
 ...
+
+$ noisescope report before after --format html
+differences.html
 """
 
 import os
@@ -28,6 +33,8 @@ from .screen import show
 __all__ = ["report"]
 
 _BINARY = (".png", ".pdf")
+_FOR_THE_SCREEN = ("md", "json")
+"""formats of a comparison that are read, or piped, where they were asked for; a page is a file"""
 
 
 def report(
@@ -37,11 +44,19 @@ def report(
     ],
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="md, html, json, png or pdf, also several with commas; none: the summary."),
+        typer.Option(
+            "--format",
+            help="md, html, json, png or pdf, of two reports md, html or json; several with commas; none: the summary.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Directory, or - for the screen; none: beside the report."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Directory, or - for the screen. None: beside the report; of two, a single md or json goes to the "
+            "screen, anything else into the current directory, as differences.html.",
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
 ) -> None:
@@ -81,7 +96,8 @@ def _compare(before: Path, after: Path, asked: list[str], output: Path | None, *
         show(render_text(found))
         return
     files = {f"differences.{name}": lambda name=name: RENDERERS[name](found).encode() for name in asked}
-    _deliver(files, Path("-") if output is None else output, overwrite=overwrite)
+    read_here = len(asked) == 1 and asked[0] in _FOR_THE_SCREEN
+    _deliver(files, output or Path("-" if read_here else "."), overwrite=overwrite)
 
 
 def _refuse_unknown(asked: Iterable[str], known: Iterable[str]) -> None:

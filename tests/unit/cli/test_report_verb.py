@@ -130,14 +130,16 @@ def test_a_terminal_without_unicode(home: Path) -> None:
 def test_two_reports_are_compared(home: Path, worse: Path) -> None:
     code, out, err = run(home, worse)
     assert (code, err) == (0, "")
-    assert out.startswith("asked differently: noise_scale 0.05 -> 0.1; 1 row significantly worse, 0 better, ")
-    assert "worse  operator softmax" in out
-    assert run(worse, home)[1].split("; ")[1].startswith("0 rows significantly worse, 1 better, ")
+    first = ["same model, same environment", "asked differently: noise_scale 0.05 -> 0.1"]
+    assert out.splitlines()[:2] == first
+    assert out.splitlines()[2].startswith("1 row significantly worse, 0 better, ")
+    assert "operator softmax  " in out
+    assert run(worse, home)[1].splitlines()[2].startswith("0 rows significantly worse, 1 better, ")
 
 
 def test_a_comparison_in_other_formats(home: Path, worse: Path, tmp_path: Path) -> None:
-    assert json.loads(run(home, worse, "--format", "json")[1])["counts"]["worse"] == 1
-    assert run(home, worse, "--format", "md")[1].startswith("## noisescope: asked differently")
+    assert json.loads(run(home, worse, "--format", "json")[1])["counts"]["levels"]["worse"] == 1
+    assert run(home, worse, "--format", "md")[1].startswith("## noisescope: a llama\n\n- same model")
     assert run(home, worse, "--format", "html,md", "-o", tmp_path / "both")[0] == 0
     assert names(tmp_path / "both") == ["differences.html", "differences.md"]
     text = (tmp_path / "both" / "differences.html").read_text()
@@ -145,7 +147,34 @@ def test_a_comparison_in_other_formats(home: Path, worse: Path, tmp_path: Path) 
     code, _, err = run(home, worse, "--format", "png")
     assert code == 2
     assert 'unknown format "png"' in err
-    assert run(home, worse, "--format", "md,html")[0] == 2
+    assert run(home, worse, "--format", "md,html", "-o", "-")[0] == 2
+
+
+def test_the_page_of_a_comparison_is_a_file(
+    home: Path, worse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert run(home, worse, "--format", "html") == (0, "differences.html\n", "")
+    assert names(tmp_path / "here") == ["differences.html"]
+    assert run(home, worse, "--format", "html")[0] == 2, "never over a file that is there"
+    assert run(home, worse, "--format", "md,json") == (0, "differences.md\ndifferences.json\n", "")
+    assert run(home, worse, "--format", "html", "-o", "-")[1].startswith("<!doctype html>")
+
+
+def test_the_help_says_where_things_go() -> None:
+    code, out, _ = run("--help")
+    said = " ".join(out.split())
+    assert code == 0
+    assert "None: beside the report; of two, a single md or json goes to the screen" in said
+    assert "anything else into the current directory" in said
+
+
+def test_models_that_are_built_differently_are_refused(home: Path, sections: dict[str, Any], tmp_path: Path) -> None:
+    found = deepcopy(sections)
+    found["coverage"]["layers"] = 12
+    Report(found).save(tmp_path / "deeper", formats=["json"])
+    refused(2, "REPORT: got models with 8 layers and 12, expected the same structure", home, tmp_path / "deeper")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------

@@ -123,6 +123,16 @@ def test_no_scatter_is_no_proof() -> None:
     assert not shift(same, Interval(0.5, 0.5, 0.5, 0.0, 50), positive=False).tested
 
 
+def test_from_zero_there_is_a_direction_and_no_factor() -> None:
+    zero, some = Interval(0.0, 0.0, 0.0, 0.0, 50), Interval(0.2, 0.16, 0.24, 0.02, 50)
+    up, down = shift(zero, some, positive=True), shift(some, zero, positive=True)
+    assert (up.kind, up.effect, up.rises) == ("difference", 0.2, True)
+    assert (down.kind, down.effect, down.rises) == ("difference", -0.2, False)
+    assert up.p == down.p < 0.001
+    smaller = shift(some, Interval(0.1, 0.08, 0.12, 0.01, 50), positive=True)
+    assert (smaller.kind, smaller.rises) == ("factor", False)
+
+
 def test_holm_by_hand() -> None:
     assert holm([0.01, nan, 0.04, 0.03]) == pytest.approx([0.03, nan, 0.06, 0.06], nan_ok=True)
     assert holm([0.5, 0.9]) == [1.0, 1.0]

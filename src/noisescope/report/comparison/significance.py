@@ -9,13 +9,15 @@ only if it holds up in both ways:
     of the logarithms   t = log(b / a) / (r sqrt(1 / n_a + 1 / n_b)), r the larger of the two s sqrt(n) / value
 
 each with as many degrees of freedom as the smaller run has, and p is the larger of the two. A loss of accuracy can be
-zero or negative: there the first, with the larger scatter of the two. Both take the runs to be independent; if they
+zero or negative: there the first, with the larger scatter of the two. A KL that was or becomes zero has no factor:
+there the first as it stands, and what is told is the difference. Both take the runs to be independent; if they
 saw the same sequences, they vary together, their difference varies less, and the test finds fewer than it might.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, nan, sqrt
+from typing import Literal
 
 from ..reading import Interval
 
@@ -27,12 +29,18 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Shift:
-    """What a figure became: a factor of a KL, a difference of a share; with its 95% interval and p, NaN if untested."""
+    """What a figure became: by which factor or by how much; with its 95% interval and p, NaN if untested."""
 
     effect: float
     low: float
     high: float
     p: float
+    kind: Literal["factor", "difference"] = "difference"
+
+    @property
+    def rises(self) -> bool:
+        """Whether the figure became larger."""
+        return self.effect > (1.0 if self.kind == "factor" else 0.0)
 
     @property
     def tested(self) -> bool:
@@ -44,7 +52,8 @@ UNTESTED = Shift(nan, nan, nan, nan)
 
 
 def shift(before: Interval, after: Interval, *, positive: bool) -> Shift:
-    """From one figure to the other: of a quantity that is never negative its factor, else the difference."""
+    """From one figure to the other: the factor of a quantity that is never negative, unless one is zero; else the
+    difference."""
     freedom = min(before.n, after.n) - 1
     errors = [_stderr(figure, positive=positive) for figure in (before, after)]
     if freedom < 1 or not all(map(isfinite, (before.value, after.value, *errors))):
@@ -74,7 +83,7 @@ def _factor(before: Interval, after: Interval, errors: Sequence[float], freedom:
     absolute = _difference(before, after, errors, freedom, common=False)
     reach = _student_factor(freedom) * relative
     p = max(_p(moved, relative, freedom), absolute.p)
-    return Shift(exp(moved), _exp(moved - reach), _exp(moved + reach), p)
+    return Shift(exp(moved), _exp(moved - reach), _exp(moved + reach), p, "factor")
 
 
 def _difference(before: Interval, after: Interval, errors: Sequence[float], freedom: int, *, common: bool) -> Shift:
