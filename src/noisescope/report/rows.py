@@ -145,13 +145,14 @@ def places(rows: Sections, kind: str, *, avalanches: Iterable[str] = ()) -> Iter
         if "failed" in row:
             yield Place(kind, name, first, last, failed=row["failed"], broken=row.get("non_finite", True))
             continue
+        kl, (low, high) = Interval.of(row["kl"]), row["degradation_interval"]
         yield Place(
             kind,
             name,
             first,
             last,
-            Interval.of(row["kl"]),
-            Interval(row["degradation"], *row["degradation_interval"]),
+            kl,
+            Interval(row["degradation"], low, high, n=kl.n),
             row["severity"],
             amplification=Interval.of(row.get("amplification")),
             avalanche=name in avalanches,

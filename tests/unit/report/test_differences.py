@@ -105,7 +105,7 @@ def test_what_follows_from_the_scale_is_left_out(first: dict[str, Any], monkeypa
     assert {row.name for row in found.rows if row.kind == "cell"} == set(checked)
     assert f"of {len(checked)} checked cells" in found.verdict
     assert "predicts for layers and cells follows from the noise" in found.caveats[1]
-    assert "by 4 from 0.05 to 0.1" in found.caveats[2]
+    assert "by 4.00 from 0.05 to 0.1" in found.caveats[2]
     monkeypatch.setattr(families, "_question", lambda kind, sections: ())
     with pytest.raises(AssertionError, match="follow from the scale"):
         check_scatter(Differences.between(first, louder))
@@ -264,7 +264,7 @@ def test_a_kl_that_rises_from_zero_is_worse_and_has_no_factor(sections: dict[str
     row = named(found, "operator silu")
     assert (row.verdict, row.kl.kind, row.kl.effect) == ("worse", "difference", 0.3)
     line = next(line for line in render_text(found).splitlines() if "operator silu" in line)
-    assert line.split()[:6] == ["operator", "silu", "worse", "0", "0.3", "-"]
+    assert line.split()[:6] == ["operator", "silu", "worse", "0", "0.300", "-"]
     assert named(Differences.between(sections, before), "operator silu").verdict == "better"
 
 

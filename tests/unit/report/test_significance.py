@@ -16,7 +16,7 @@ import pytest
 
 from noisescope.report.comparison import significance
 from noisescope.report.comparison.significance import LEVEL, Shift, holm, shift
-from noisescope.report.reading import Interval
+from noisescope.report.figures import Interval
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 SKEWED: dict[str, Draw] = {

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import inf, isfinite, log, nan
 from typing import Any
 
-from ..reading import Interval, Section, interval, number, part
-from ..rows import Place
+from ..figures import Interval, number
+from ..rows import Place, Sections
 from .facts import Fact, Facts, refuse_other_structure
 from .families import FAMILIES, PREDICTED, Family
 from .significance import LEVEL, UNTESTED, Shift, holm, shift
@@ -95,7 +95,7 @@ class Differences:
     """on what was left out"""
 
     @classmethod
-    def between(cls, before: Section, after: Section) -> "Differences":
+    def between(cls, before: Sections, after: Sections) -> "Differences":
         """Compares the sections of two reports; an error where their models are built differently."""
         refuse_other_structure(before, after)
         families = [Family.of(kind, before, after) for kind in FAMILIES]
@@ -240,34 +240,34 @@ def _counted_on_map(name: str, rows: Sequence[RowDifference]) -> str:
     return f"{count(rows, 'worse')} worse and {count(rows, 'better')} better of {len(rows)} {name}"
 
 
-def _left_out(families: Sequence[Family], before: Section, after: Section) -> Iterator[str]:
+def _left_out(families: Sequence[Family], before: Sections, after: Sections) -> Iterator[str]:
     """That predictions were not compared; and by which factor the scale alone changes a KL, where it is that alone."""
     others = [f"{family.kind}s" for family in families if family.kind in PREDICTED and not family.asked_alike]
-    if not others or not all(part(sections, "map").get("cells") for sections in (before, after)):
+    if not others or not all(sections["map"].get("cells") for sections in (before, after)):
         return
     yield _FOLLOWS.format(kinds=" and ".join(others))
-    scales, types = ([part(s, "config").get(name) for s in (before, after)] for name in ("noise_scale", "error_type"))
-    one, other = map(number, scales)
-    if types[0] == types[1] and one != other and one > 0 and other > 0:
-        ratio = other / one
+    one, other = (sections["config"]["noise_scale"] for sections in (before, after))
+    types = {sections["config"].get("error_type") for sections in (before, after)}
+    if len(types) == 1 and one != other and one > 0 and other > 0:
+        factor = number((other / one) ** 2)
         yield (
-            f"To second order a KL changes with the square of the noise scale: by {ratio * ratio:.3g} from {one:g} to "
+            f"To second order a KL changes with the square of the noise scale: by {factor} from {one:g} to "
             f"{other:g}, whatever the model."
         )
 
 
-def _headline(before: Section, after: Section) -> Iterator[Fact]:
-    risks = [part(sections, "executive_summary") for sections in (before, after)]
-    said = [f"{risk.get('overall_risk_level')} ({number(risk.get('risk_score')):.0f})" for risk in risks]
+def _headline(before: Sections, after: Sections) -> Iterator[Fact]:
+    risks = [sections["executive_summary"] for sections in (before, after)]
+    said = [f"{risk['overall_risk_level']} ({number(risk['risk_score'])})" for risk in risks]
     yield Fact("risk", *said)
-    clean = [interval(part(part(s, "metrics"), "clean").get("accuracy")) for s in (before, after)]
+    clean = [Interval.of((sections["metrics"].get("clean") or {}).get("accuracy")) for sections in (before, after)]
     if all(figure.finite for figure in clean):
         yield Fact("clean accuracy", clean[0].percent, clean[1].percent)
 
 
-def _model(sections: Section) -> str:
-    return str(part(sections, "config").get("model") or "a model")
+def _model(sections: Sections) -> str:
+    return str(sections["config"]["model"])
 
 
-def _fingerprint(sections: Section) -> str:
-    return str(part(part(sections, "config"), "data").get("fingerprint", ""))
+def _fingerprint(sections: Sections) -> str:
+    return str(sections["config"]["data"]["fingerprint"])

@@ -9,11 +9,10 @@ Runs of models that are built differently have no row in common that means the s
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isnan
 from typing import Any
 
 from ...errors import InputError
-from ..reading import Section, number, part
+from ..rows import Sections
 
 __all__ = ["Fact", "Facts", "refuse_other_structure"]
 
@@ -57,10 +56,10 @@ class Facts:
     other: tuple[Fact, ...]
 
     @classmethod
-    def between(cls, before: Section, after: Section) -> "Facts":
+    def between(cls, before: Sections, after: Sections) -> "Facts":
         """From configuration and environment, by their names there."""
-        environment = tuple(_differing(part(before, "environment"), part(after, "environment")))
-        config = tuple(_differing(part(before, "config"), part(after, "config")))
+        environment = tuple(_differing(before["environment"], after["environment"]))
+        config = tuple(_differing(before["config"], after["config"]))
         return cls(
             compared=(*(fact for fact in config if fact.name in _COMPARED), *environment),
             asked=tuple(fact for name in ASKED for fact in config if fact.name == name),
@@ -82,15 +81,14 @@ class Facts:
         ]
 
 
-def refuse_other_structure(before: Section, after: Section) -> None:
+def refuse_other_structure(before: Sections, after: Sections) -> None:
     """An error where the models have another number of layers, or each has operators that the other lacks.
 
     One that only lacks some may be the same model: kernels of another format or device hide what they compute.
     """
-    left, right = part(before, "coverage"), part(after, "coverage")
-    layers = [number(found.get("layers")) for found in (left, right)]
-    if not any(map(isnan, layers)) and layers[0] != layers[1]:
-        raise _refusal(f"{layers[0]:.0f} layers and {layers[1]:.0f}")
+    left, right = before["coverage"], after["coverage"]
+    if left["layers"] != right["layers"]:
+        raise _refusal(f"{left['layers']} layers and {right['layers']}")
     one, other = _operators(left), _operators(right)
     if one - other and other - one:
         raise _refusal(f"{' '.join(sorted(one - other))} in one and {' '.join(sorted(other - one))} in the other")
@@ -103,11 +101,11 @@ def _refusal(got: str) -> InputError:
     )
 
 
-def _operators(coverage: Section) -> set[str]:
-    return {*part(coverage, "sites"), *part(coverage, "hidden")} - _BY_IMPLEMENTATION
+def _operators(coverage: Sections) -> set[str]:
+    return {*coverage["sites"], *coverage["hidden"]} - _BY_IMPLEMENTATION
 
 
-def _differing(before: Section, after: Section) -> Iterator[Fact]:
+def _differing(before: Sections, after: Sections) -> Iterator[Fact]:
     left, right = _flat(before), _flat(after)
     for name in dict.fromkeys((*left, *right)):
         one, other = (_shown(name, found.get(name)) for found in (left, right))
@@ -115,7 +113,7 @@ def _differing(before: Section, after: Section) -> Iterator[Fact]:
             yield Fact(name, one, other)
 
 
-def _flat(table: Section, before: str = "") -> dict[str, Any]:
+def _flat(table: Sections, before: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in table.items():
         found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}

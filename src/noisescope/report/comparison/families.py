@@ -16,15 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..reading import UNKNOWN, Section, interval, number, part
-from ..rows import Place, places
+from ..figures import Interval
+from ..rows import Place, Sections, places
 
 __all__ = ["FAMILIES", "PREDICTED", "Family", "Row"]
 
 FAMILIES = ("operator", "window", "group", "layer", "cell")
 PREDICTED = ("layer", "cell")
 """those in which rows can be read off the map"""
-_LEVELS = {"operator": ("operator_analysis",), "window": ("layer_analysis",), "group": ("metrics", "groups")}
 
 
 class Row(NamedTuple):
@@ -45,7 +44,7 @@ class Family:
     asked_alike: bool
 
     @classmethod
-    def of(cls, kind: str, before: Section, after: Section) -> "Family":
+    def of(cls, kind: str, before: Sections, after: Sections) -> "Family":
         """Those that may be compared, by key; without predictions where the noise is another."""
         alike = _question(kind, before) == _question(kind, after)
         rows = [{row.key: row for row in _rows(kind, s, predictions=alike)} for s in (before, after)]
@@ -67,47 +66,60 @@ class Family:
         return tuple(key for key in self.after if key not in self.before)
 
 
-def _question(kind: str, sections: Section) -> tuple[Any, ...]:
+def _question(kind: str, sections: Sections) -> tuple[Any, ...]:
     """What the figures of a family follow from, beside the model and the data."""
-    config = part(sections, "config")
-    scale, of_layers = config.get("noise_scale"), config.get("layer_noise_scale")
+    config = sections["config"]
+    scale, of_layers = config["noise_scale"], config.get("layer_noise_scale")
     if kind in ("operator", "cell"):
-        return number(scale), config.get("error_type")
-    return number(scale if of_layers is None else of_layers), config.get("error_type"), config.get("operators")
+        return scale, config.get("error_type")
+    return scale if of_layers is None else of_layers, config.get("error_type"), config.get("operators")
 
 
-def _rows(kind: str, sections: Section, *, predictions: bool) -> Iterator[Row]:
+def _rows(kind: str, sections: Sections, *, predictions: bool) -> Iterator[Row]:
     if kind == "cell":
         yield from _predicted_cells(sections) if predictions else _checked_cells(sections)
     elif kind == "layer":
         yield from (row for row in _layers(sections) if predictions or not row.predicted)
     else:
-        found = sections
-        for name in _LEVELS[kind]:
-            found = part(found, name)
-        yield from (Row(place.name, place) for place in places(found, kind))
+        yield from (Row(place.name, place) for place in places(_level(kind, sections), kind))
 
 
-def _layers(sections: Section) -> Iterator[Row]:
+def _level(kind: str, sections: Sections) -> Sections:
+    levels: dict[str, Sections] = {
+        "operator": sections["operator_analysis"],
+        "window": sections["layer_analysis"],
+        "group": sections["metrics"].get("groups", {}),
+    }
+    return levels[kind]
+
+
+def _layers(sections: Sections) -> Iterator[Row]:
     """One that was injected is another row than one read off the map, which is only nearly the same."""
-    rows = part(part(sections, "metrics"), "layers")
-    for place in places(rows, "layer"):
-        injected = rows[place.name].get("how") == "measured"
-        yield Row(f"{place.name} (measured)" if injected else place.name, place, predicted=not injected)
+    for name, row in sections["metrics"].get("layers", {}).items():
+        if not row:
+            continue
+        if "failed" in row:
+            yield Row(
+                f"{name} (measured)", Place("layer", name, failed=row["failed"], broken=row.get("non_finite", True))
+            )
+            continue
+        injected = row["how"] == "measured"
+        place = Place("layer", name, kl=Interval.of(row["kl"]), severity="inconclusive")
+        yield Row(f"{name} (measured)" if injected else name, place, predicted=not injected)
 
 
-def _predicted_cells(sections: Section) -> Iterator[Row]:
-    for cell in part(sections, "map").get("cells") or ():
-        place = _cell(cell, cell.get("predicted") or cell["kl"])
+def _predicted_cells(sections: Sections) -> Iterator[Row]:
+    for cell in sections["map"].get("cells", ()):
+        place = _cell(cell, cell["predicted"])
         yield Row(place.name, place, predicted=True)
 
 
-def _checked_cells(sections: Section) -> Iterator[Row]:
-    for cell in part(sections, "map").get("cells") or ():
-        if cell.get("measured"):
+def _checked_cells(sections: Sections) -> Iterator[Row]:
+    for cell in sections["map"].get("cells", ()):
+        if cell["measured"]:
             place = _cell(cell, cell["measured"])
             yield Row(f"{place.name} (measured)", place)
 
 
-def _cell(cell: Section, kl: Any) -> Place:
-    return Place("cell", f"{cell['layer']} {cell['operator']}", interval(kl), UNKNOWN, "inconclusive")
+def _cell(cell: Sections, kl: Any) -> Place:
+    return Place("cell", f"{cell['layer']} {cell['operator']}", kl=Interval.of(kl), severity="inconclusive")

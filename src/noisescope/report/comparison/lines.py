@@ -1,13 +1,14 @@
 """The rows of a comparison as text, the same for every format.
 
-row            verdict  KL before  after  factor           accuracy lost   change, points    p, adjusted
-operator head  worse    0.494      0.9    1.82 [1.5, 2.2]  25.0% -> 31.0%  +6.0 [1.0, 11.0]  1e-05
+row            verdict  KL before  after  factor             accuracy lost   change, points    p, adjusted
+operator head  worse    0.494      0.900  1.82 [1.50, 2.20]  25.0% -> 31.0%  +6.0 [1.0, 11.0]  1e-05
 """
 
 from collections.abc import Callable, Iterable
 from math import isfinite
 
-from ..escaping import visible
+from ..escaping import short
+from ..figures import number, share
 from ..rows import Place
 from .differences import Differences, RowDifference
 from .significance import Shift
@@ -21,7 +22,7 @@ LONGEST = 700
 """characters of a sentence, enough for all that can differ between two runs"""
 
 
-def cells(row: RowDifference, name: Callable[[str], str] = visible) -> tuple[str, ...]:
+def cells(row: RowDifference, name: Callable[[str], str] = short) -> tuple[str, ...]:
     """What is below HEAD, or HEAD_OF_MAP for what is on the map. `name` is how a name from a report is written."""
     factor = row.kl if row.kl.kind == "factor" else None  # from zero or to zero there is none
     found = {
@@ -29,9 +30,9 @@ def cells(row: RowDifference, name: Callable[[str], str] = visible) -> tuple[str
         "verdict": "" if row.verdict == "not distinguishable" else row.verdict,
         "KL before": _value(row.before, name),
         "after": _value(row.after, name),
-        "factor": _shift(factor, 1, "{:.3g}"),
+        "factor": _shift(factor, number),
         "accuracy lost": _lost(row),
-        "change, points": _shift(row.lost, 100, "{:+.1f}"),
+        "change, points": _shift(row.lost, lambda change: f"{100 * change:+.1f}"),
         "p, adjusted": f"{row.p:.2g}" if isfinite(row.p) else "-",
     }
     return tuple(found[label] for label in (HEAD_OF_MAP if row.on_map else HEAD))
@@ -48,17 +49,17 @@ def alone(found: Differences) -> Iterable[str]:
 def _value(place: Place, name: Callable[[str], str]) -> str:
     if place.failed:
         return f"FAILED: {name(place.failed)}"
-    return f"{place.kl.value:.3g}" if isfinite(place.kl.value) else "-"
+    return number(place.kl.value) if isfinite(place.kl.value) else "-"
 
 
 def _lost(row: RowDifference) -> str:
     if not row.before.conclusive or not row.after.conclusive:
         return "-"
-    return f"{row.before.lost.value:.1%} -> {row.after.lost.value:.1%}"
+    return f"{share(row.before.lost.value)} -> {share(row.after.lost.value)}"
 
 
-def _shift(change: Shift | None, factor: float, shape: str) -> str:
+def _shift(change: Shift | None, written: Callable[[float], str]) -> str:
     if change is None or not isfinite(change.effect):
         return "-"
-    value, low, high = (shape.format(factor * end) for end in (change.effect, change.low, change.high))
+    value, low, high = map(written, (change.effect, change.low, change.high))
     return f"{value} [{low}, {high}]"

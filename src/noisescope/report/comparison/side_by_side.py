@@ -13,7 +13,9 @@ risk MODERATE (60) -> HIGH (130)
 from collections.abc import Callable, Mapping, Sequence
 
 from ...store.encoding import encode
-from ..escaping import code, prose, visible
+from ..escaping import code, prose, short, visible
+from ..figures import in_ascii
+from ..summary import columns
 from .differences import Differences, RowDifference
 from .lines import HEAD, HEAD_OF_MAP, LONGEST, alone, cells
 from .page import render_page
@@ -29,7 +31,7 @@ _MOST = 60
 def render_text(found: Differences) -> str:
     """For a terminal: what differs, the verdict, what is significant, the largest of the rest, how far to trust it."""
     on_map = [row for rows in found.on_map.values() for row in rows if row.significant]
-    other = ["what else was set differently", *(f" {visible(fact)}" for fact in found.facts.other)]
+    other = ["what else was set differently", *(f" {short(fact)}" for fact in found.facts.other)]
     parts = [
         _lines([*found.said_first, found.verdict, *map(str, found.headline)]),
         _text_table(HEAD, found.levels, _DECIDED),
@@ -38,7 +40,7 @@ def render_text(found: Differences) -> str:
         _lines(list(alone(found))),
         _lines(found.caveats),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return in_ascii("\n\n".join(part for part in parts if part)) + "\n"
 
 
 def _markdown(found: Differences) -> str:
@@ -86,8 +88,7 @@ def _text_table(head: Sequence[str], rows: Sequence[RowDifference], most: int) -
         return ""
     decided, rest = _split(rows)
     lines = [head, *map(cells, (*decided[:most], *rest[:_UNDECIDED]))]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = "\n".join(" " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    table = columns(lines, before=" ")
     more = {"significant": len(decided) - most, "not significant": len(rest) - _UNDECIDED}
     kept = [f"{count} more that are {word}" for word, count in more.items() if count > 0]
     return f"{table}\n and {', '.join(kept)}; all with --format html" if kept else table

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log, nan, sqrt
 from typing import Literal
 
-from ..reading import Interval
+from ..figures import Interval
 
 __all__ = ["LEVEL", "Shift", "holm", "shift"]
 
