@@ -7,6 +7,7 @@ from ...measure.readings import READINGS
 from ..figures import number, number_or_none, plural
 from ..verdict import verdict
 from . import findings, trust
+from .panels import panels
 from .places import label, map_layers
 from .table import Table
 
@@ -31,7 +32,7 @@ def contents(sections: Sections) -> dict[str, Any]:
         "thresholds": _thresholds(sections),
         "operators": _operators(sections),
         "channels": _channels(sections),
-        "recommendations": sections["recommendations"],
+        "recommendations": _recommendations(sections),
         "agreement": _agreement(sections),
         "coverage": {"table": trust.coverage(sections), "observer": trust.observer(sections)},
         "costs": trust.costs(sections),
@@ -39,7 +40,7 @@ def contents(sections: Sections) -> dict[str, Any]:
         "environment": trust.environment(sections),
         "configuration": trust.configuration(sections),
         "readings": trust.readings(sections),
-        "next_steps": sections.get("next_steps") or [],
+        "next_steps": sections["next_steps"],
         "version": str(sections["environment"].get("noisescope", "")),
     }
     return found | {"toc": [(name, title) for name, title in _TITLES.items() if _has(found, name)]}
@@ -97,6 +98,8 @@ def _map(sections: Sections) -> dict[str, Any]:
     return {
         "table": findings.cells(sections),
         "layers": [label(layer) for layer in map_layers(sections)],
+        "panels": panels(sections),
+        "all_finite": all(number_or_none(cell["kl"]["value"]) is not None for cell in cells),
         "note": "",
         "made": f"{plural(len(cells), 'cell')} from {plural(passes, 'backward pass', 'backward passes')}, "
         f"{checked} of them checked by injection",
@@ -114,6 +117,9 @@ def _windows(sections: Sections) -> dict[str, Any]:
         "groups": findings.groups(sections),
         "layers": findings.layers(sections),
         "avalanches": [point["layer_range"] for point in points],
+        "missing": _any_missing(sections["layer_analysis"]),
+        "scale": trust.layer_scale(sections),
+        "scale_elsewhere": sections["config"]["noise_scale"],
         "threshold": _setting(sections, "avalanche_threshold", percent=True),
     }
 
@@ -131,7 +137,17 @@ def _operators(sections: Sections) -> dict[str, Any]:
     if not table.rows:
         return {}
     order = sections.get("metrics", {}).get("order") or {}
-    return {"table": table, "together": findings.together(sections), "order": order}
+    return {
+        "table": table,
+        "together": findings.together(sections),
+        "order": order,
+        "missing": _any_missing(sections["operator_analysis"]),
+    }
+
+
+def _any_missing(rows: Mapping[str, Any]) -> bool:
+    """Whether there is a row without a figure to draw."""
+    return any("failed" in row or number_or_none(row["kl"]["value"]) is None for row in rows.values())
 
 
 def _channels(sections: Sections) -> dict[str, Any]:
@@ -151,6 +167,15 @@ def _channels(sections: Sections) -> dict[str, Any]:
         "threshold": _setting(sections, "outlier_threshold"),
         "non_finite": sum(bad for module in modules.values() if (bad := module.get("non_finite", 0))),
     }
+
+
+def _recommendations(sections: Sections) -> list[dict[str, Any]]:
+    """What to do, the most urgent first; a command that several have in common is offered once."""
+    found, offered = [], set()
+    for item in sections["recommendations"]:
+        found.append({**item, "command": "" if item["command"] in offered else item["command"]})
+        offered.add(item["command"])
+    return found
 
 
 def _setting(sections: Sections, key: str, *, percent: bool = False) -> str:

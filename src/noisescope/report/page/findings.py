@@ -14,6 +14,7 @@ __all__ = [
     "cell_row",
     "cells",
     "channels",
+    "critical_scale",
     "groups",
     "layers",
     "operators",
@@ -45,7 +46,7 @@ CELL_COLUMNS: Final[dict[str, Kind]] = {
     "remark": "text",
 }
 OUTLIER_COLUMNS: Final[dict[str, Kind]] = {
-    "module": "name",
+    "module": "path",
     "channel": "figure",
     "ratio to median": "figure",
     "severity": "word",
@@ -158,6 +159,11 @@ def outliers(module: Mapping[str, Any]) -> Iterator[tuple[int, float, str, str, 
         yield channel, ratio, severity or NOTHING, kind or NOTHING, _often(seen, module.get("samples"))
 
 
+def critical_scale(row: Mapping[str, Any]) -> str:
+    """The smallest noise that costs too much, or that it is larger than any tried, or unknown."""
+    return "unknown" if row["how"] == "unknown" else _scale(row["critical_threshold"])
+
+
 def avalanche_names(sections: Sections) -> set[str]:
     """The windows that are avalanche points."""
     return {point["layer_range"] for point in sections["executive_summary"].get("avalanche_points", ())}
@@ -185,9 +191,8 @@ def _window(name: str, row: Mapping[str, Any], avalanche: bool) -> tuple[str, ..
     if "failed" in row:
         return name, f"failed: {row['failed']}"
     lost = share(row["degradation"], row["degradation_interval"])
-    more = row.get("amplification")
-    amplification = f"{figure(more)}" if more else NOTHING
-    return name, lost, figure(row["kl"]), amplification, row["severity"], "avalanche point" if avalanche else ""
+    remark = "avalanche point" if avalanche else ""
+    return name, lost, figure(row["kl"]), figure(row.get("amplification")), row["severity"], remark
 
 
 def _share_of(found: Mapping[str, Any] | None) -> str:
@@ -201,8 +206,7 @@ def _threshold(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     if predicted:
         foretold = f"{_scale(row.get('predicted'))} [{_scale(predicted[0])}, {_scale(predicted[1])}]"
     found = f"{_scale(between[0])} to {_scale(between[1])}" if between else NOTHING
-    value = _scale(row["critical_threshold"]) if row["how"] != "unknown" else NOTHING
-    return name, value, row["how"], foretold, found, row.get("risk", "")
+    return name, critical_scale(row), row["how"], foretold, found, row["risk"]
 
 
 def _scale(value: Any) -> str:

@@ -6,7 +6,18 @@ from typing import Any
 from ..figures import NOTHING, figure, number, number_or_none, plural, share, visible
 from .table import Kind, Table
 
-__all__ = ["agreement", "configuration", "costs", "coverage", "environment", "observer", "proxies", "readings"]
+__all__ = [
+    "agreement",
+    "configuration",
+    "costs",
+    "coverage",
+    "environment",
+    "layer_scale",
+    "observer",
+    "proxies",
+    "readings",
+    "summary_facts",
+]
 
 Sections = Mapping[str, Any]
 Facts = list[tuple[str, str]]
@@ -86,14 +97,15 @@ def observer(sections: Sections) -> Facts:
     return facts
 
 
-def costs(sections: Sections) -> list[tuple[str, str, float]]:
+def costs(sections: Sections) -> Table:
     """Stage, forward passes, and its share of all in percent."""
     total = number_or_none(sections["cost"]["forward_pass_equivalents"])
-    stages = sections["cost"].get("by_stage", {})
-    return [
-        (visible(name), number(cost), 100 * (number_or_none(cost) or 0.0) / total if total else 0.0)
-        for name, cost in stages.items()
-    ]
+    columns: dict[str, Kind] = {"stage": "run", "forward passes": "figure", "share": "percent"}
+    rows = []
+    for name, cost in sections["cost"]["by_stage"].items():
+        part = 100 * (number_or_none(cost) or 0.0) / total if total else 0.0
+        rows.append((name, number(cost), f"{min(max(part, 0.0), 100.0):.1f}"))
+    return Table.of("Forward passes by stage", columns, rows)
 
 
 def environment(sections: Sections) -> Facts:
@@ -135,12 +147,20 @@ def summary_facts(sections: Sections) -> Facts:
     if data:
         rows = f"{plural(data['rows'], 'row')} of up to {plural(data['longest_row'], 'token')}"
         facts.append(("data", f"{data['name']}, {rows}, {data['task']}"))
-    facts.append(("noise", f"{config.get('error_type', 'noise')}, scale {config['noise_scale']:g}"))
+    scale, windows = config["noise_scale"], layer_scale(sections)
+    also = f", {windows:g} for windows of layers" if windows != scale else ""
+    facts.append(("noise", f"{config.get('error_type', 'noise')}, scale {scale:g}{also}"))
     if clean := sections.get("metrics", {}).get("clean"):
         interval = clean["accuracy"]["low"], clean["accuracy"]["high"]
         facts.append(("accuracy without noise", share(clean["accuracy"]["value"], interval)))
     facts.append(("cost", f"{number(sections['cost']['forward_pass_equivalents'])} forward passes"))
     return [(name, visible(value)) for name, value in facts]
+
+
+def layer_scale(sections: Sections) -> float:
+    """Of the noise at windows, groups and single layers: that of all the rest, unless another was asked for."""
+    own = number_or_none(sections["config"].get("layer_noise_scale"))
+    return float(sections["config"]["noise_scale"]) if own is None else own
 
 
 def _flat(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
