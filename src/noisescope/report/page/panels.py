@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Any
 
-from ..figures import figure, number, number_or_none, share, visible
+from ..figures import figure, number, number_or_none, share
 from .findings import CELL_COLUMNS, OUTLIER_COLUMNS, avalanche_names, cell_row, critical_scale, outliers
 from .places import channel_unit, inner_path, label, layer_of_module, layer_of_site, map_layers, outer_operators, parts
 from .table import Kind, Table
@@ -28,7 +28,7 @@ def panels(sections: Sections) -> list[dict[str, Any]]:
     return [
         {
             "title": f"Layer {layer}" if isinstance(layer, int) else layer,
-            "facts": [(name, visible(value)) for name, value in _facts(sections, layer)],
+            "facts": list(_facts(sections, layer)),
             "tables": [
                 _operators([cell for cell in cells if cell["layer"] == layer]),
                 _modules(modules[layer]),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..figures import NOTHING, figure, number, number_or_none, plural, share, visible
+from ..figures import NOTHING, figure, number, number_or_none, plural, share
 from .table import Kind, Table
 
 __all__ = [
@@ -38,9 +38,9 @@ def agreement(sections: Sections) -> Facts:
     elif found:
         facts.append(("rank correlation", "too few checked cells to say"))
     for operator, factor in (sections["map"].get("corrections") or {}).items():
-        facts.append((f"unchecked cells of {visible(operator)} moved by", f"x {number(factor)}"))
+        facts.append((f"unchecked cells of {operator} moved by", f"x {number(factor)}"))
     for name, why in (sections.get("metrics", {}).get("failed") or {}).items():
-        facts.append((f"FAILED: {visible(name)}", visible(why)))
+        facts.append((f"FAILED: {name}", why))
     return facts
 
 
@@ -111,12 +111,12 @@ def costs(sections: Sections) -> Table:
 def environment(sections: Sections) -> Facts:
     """What the figures may depend on."""
     found = sections["environment"]
-    return [(visible(name), number(value) if name == "parameters" else _plain(value)) for name, value in found.items()]
+    return [(name, number(value) if name == "parameters" else _plain(value)) for name, value in found.items()]
 
 
 def configuration(sections: Sections) -> Facts:
     """What was asked for, nested keys with dots."""
-    return [(visible(name), _plain(value)) for name, value in _flat(sections["config"])]
+    return [(name, _plain(value)) for name, value in _flat(sections["config"])]
 
 
 def readings(sections: Sections) -> Table:
@@ -154,7 +154,7 @@ def summary_facts(sections: Sections) -> Facts:
         interval = clean["accuracy"]["low"], clean["accuracy"]["high"]
         facts.append(("accuracy without noise", share(clean["accuracy"]["value"], interval)))
     facts.append(("cost", f"{number(sections['cost']['forward_pass_equivalents'])} forward passes"))
-    return [(name, visible(value)) for name, value in facts]
+    return facts
 
 
 def layer_scale(sections: Sections) -> float:
@@ -178,5 +178,5 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return visible(", ".join(map(str, value)))
-    return f"{value:g}" if isinstance(value, float) else visible(str(value))
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
