@@ -3,8 +3,10 @@
 `NOISESCOPE_REPORT=report.json` adds a report of one's own to the fixture's.
 """
 
+import math
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,9 +87,82 @@ def test_everything_is_drawn(page: Browser, opened: Opened) -> None:
     )
     values = page.run("return document.getElementById('map-plot').data[0].z.flat().filter(value => value !== null)")
     assert len(values) == len(opened.report.map)
-    marks = page.run("return document.querySelectorAll('#map-plot .scatterlayer .point').length")
-    assert marks == sum(cell["measured"] is not None for cell in opened.report.map)
+    traces = page.run("return document.getElementById('map-plot').data.slice(1).map(trace => trace.x.length)")
+    agreeing, disagreeing, not_finite, absent = traces
+    assert agreeing + disagreeing == sum(cell["measured"] is not None for cell in opened.report.map)
+    assert not_finite == 0
+    operators = {cell["operator"] for cell in opened.report.map}
+    assert absent == len(opened.layers) * len(operators) - len(opened.report.map), "a dash where there is no cell"
     assert page.run("return document.querySelector('#map-plot .cbtitle').textContent") == "KL, nats per token"
+
+
+DRAWN = "return document.getElementById(arguments[0]).data"
+
+
+def test_the_plots_are_of_the_figures_that_their_axes_name(page: Browser, opened: Opened) -> None:
+    sections = opened.report.sections
+    windows, operators = sections["layer_analysis"].values(), sections["operator_analysis"].values()
+    lost, amplified, missing = page.run(DRAWN, "windows-plot")
+    assert lost["y"] == pytest.approx([100 * row["degradation"] for row in windows])
+    assert amplified["y"] == pytest.approx([row["amplification"]["value"] for row in windows])
+    assert missing["x"] == []
+    (by_loss, _), (by_kl, _) = (page.run(DRAWN, f"operators-{name}-plot") for name in ("lost", "kl"))
+    assert by_loss["x"] == pytest.approx([100 * row["degradation"] for row in operators])
+    assert by_kl["x"] == pytest.approx([row["kl"]["value"] for row in operators])
+    (pairs,) = page.run(DRAWN, "agreement-plot")
+    checked = [cell for cell in sections["map"]["cells"] if cell["measured"]]
+    assert pairs["x"] == pytest.approx([cell["predicted"]["value"] for cell in checked])
+    assert pairs["y"] == pytest.approx([cell["measured"]["value"] for cell in checked])
+    ends = page.run("return document.getElementById('windows-plot')._fullLayout.xaxis.range")
+    assert ends == [-0.5, sections["coverage"]["layers"] - 0.5], "no wider than the model"
+
+
+def broken(report: Report) -> Report:
+    """Windows and operators that failed, an operator and cells that are not finite."""
+    sections = deepcopy(dict(report.sections))
+    why = {"failed": "not finite at <b>model</b>.layers.2", "total_injections": 3, "non_finite": True}
+    windows, operators = sections["layer_analysis"], sections["operator_analysis"]
+    windows["L0-2"] = {key: windows["L0-2"][key] for key in ("start_layer", "end_layer")} | why
+    operators["silu"] = why
+    for value, row in (
+        (math.inf, operators["linear"]),
+        *zip((math.inf, math.nan), sections["map"]["cells"], strict=False),
+    ):
+        row["kl"] = dict.fromkeys(row["kl"], value)
+    return Report(sections)
+
+
+def test_what_failed_is_marked_at_the_edge(browser: Browser, opened: Opened, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(broken(opened.report).to_html(), encoding="utf-8")
+    browser.open(file)
+    *_, window = browser.run(DRAWN, "windows-plot")
+    assert (window["x"], window["hovertext"]) == (
+        [1],
+        ["L0-2<br>failed: not finite at &lt;b&gt;model&lt;/b&gt;.layers.2"],
+    )
+    (_, lost), (_, kl) = (browser.run(DRAWN, f"operators-{name}-plot") for name in ("lost", "kl"))
+    names = list(opened.report.sections["operator_analysis"])
+    assert lost["y"] == [names.index("silu")]
+    assert sorted(kl["y"]) == sorted([names.index("silu"), names.index("linear")])
+    assert any("linear<br>KL infinite" in text for text in kl["hovertext"])
+    for plot, marks in (("windows-plot", 1), ("operators-lost-plot", 1), ("operators-kl-plot", 2)):
+        boxes = browser.run(
+            "const plot = document.getElementById(arguments[0]), box = plot.getBoundingClientRect();"
+            "return [...plot.querySelectorAll('.xy3 .point, .x2y .point')].map(mark => mark.getBoundingClientRect())"
+            ".filter(mark => mark.width > 0 && mark.right <= box.right && mark.top >= box.top).length",
+            plot,
+        )
+        assert boxes == marks, plot
+    assert "no figure" in browser.text("#windows .legend")
+    assert "no figure" in browser.text("#operators .legend")
+    strongest = "const heat = document.getElementById('map-plot').data[0]; return heat.zmax"
+    heat, *_, warnings, _ = browser.run(DRAWN, "map-plot")
+    assert warnings["text"] == ["!", "!"]
+    for column, row in zip(warnings["x"], warnings["y"], strict=True):
+        assert heat["z"][row][column] == browser.run(strongest)
+    assert browser.complaints() == []
+    assert browser.requests() == []
 
 
 def test_plotly_offers_no_way_out(page: Browser) -> None:
@@ -100,7 +175,10 @@ def test_the_page_is_there_without_scripts(browser: Browser, opened: Opened) -> 
         browser.open(opened.file)
         text = browser.text("main")
         assert opened.report.risk in text
-        assert browser.text("#map summary").startswith("The map as a table")
+        assert browser.text("#map .layers + details summary").startswith("The map as a table")
+        assert not browser.text("#windows-plot"), "no empty frames"
+        browser.driver.find_element("css selector", "#map .layers summary").click()
+        assert "that matter most at each site" in browser.text("#panel-3")
         assert not browser.text(".controls")
         assert browser.text("#toc-list")
     finally:
@@ -147,7 +225,8 @@ def test_a_click_pins_a_layer_and_opens_its_panel(page: Browser, opened: Opened)
     modules = [path for path in opened.report.sections["channel_analysis"]["per_layer"] if ".2." in path]
     assert modules
     assert all(path.split(".2.")[1] in text for path in modules)
-    assert "Channels in which most of its sensitivity lies" in text
+    assert "channels that matter most at each site" in text
+    assert page.run("return document.querySelectorAll('#panel-body [id]').length") == 0, "a copy has no names"
     page.point(column, row, click=True)
     page.until("return document.getElementById('panel').hidden")
     assert page.run(PINNED) == []
@@ -177,6 +256,33 @@ def test_the_keyboard_reads_and_pins(page: Browser, opened: Opened) -> None:
     assert page.run("return document.getElementById('panel').hidden")
     outline = page.run("return getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid", "where the focus is must be seen"
+
+
+def test_keys_begin_at_the_pinned_layer(page: Browser) -> None:
+    page.run("noisescope.map.pin(3); document.getElementById('map-plot').focus()")
+    page.press("\ue007")
+    assert page.run("return noisescope.map.state.pinned") is None, "Enter unpins it, and pins no other"
+    page.run("noisescope.map.pin(3)")
+    page.press("\ue014", "\ue014", " ")
+    assert page.run("return noisescope.map.state.pinned") == 4
+
+
+SCROLLERS = """
+const boxes = [...document.querySelectorAll(".scroll")].filter((box) => box.checkVisibility());
+return boxes.map((box) => [
+  box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1, box.tabIndex === 0]);
+"""
+
+
+def test_only_what_scrolls_is_a_stop_of_the_tab_key(browser: Browser, opened: Opened) -> None:
+    for width, some in ((1280, False), (390, True)):
+        browser.open(opened.file, width=width, height=844)
+        browser.run(
+            "noisescope.map.pin(3); return new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))"
+        )
+        found = browser.run(SCROLLERS)
+        assert all(scrolls == stops for scrolls, stops in found)
+        assert any(scrolls for scrolls, _ in found) == some
 
 
 def test_a_resting_pointer_does_not_speak_over_the_keys(page: Browser) -> None:
@@ -236,6 +342,51 @@ def test_contents_fold_on_a_phone(browser: Browser, opened: Opened) -> None:
     browser.driver.find_element("css selector", "#toc-list a[href='#windows']").click()
     assert not browser.text("#toc-list")
     assert browser.run("return document.getElementById('windows').getBoundingClientRect().top") < 400
+
+
+def test_nothing_covers_the_contents_on_a_phone(browser: Browser, opened: Opened) -> None:
+    for width in (390, 900):
+        browser.open(opened.file, width=width, height=844)
+        browser.run("scrollTo(0, 2000)")
+        bar, contents = browser.run(
+            "return ['.bar', '.toc'].map(name => document.querySelector(name).getBoundingClientRect())"
+        )
+        assert bar["bottom"] == contents["top"]
+        browser.run("document.getElementById('windows').scrollIntoView()")
+        assert (
+            browser.run("return document.getElementById('windows').getBoundingClientRect().top") >= contents["bottom"]
+        )
+
+
+def test_names_stay_when_a_table_is_moved_sideways(browser: Browser, opened: Opened) -> None:
+    browser.open(opened.file, width=390, height=844)
+    first, last = browser.run(
+        """
+        const box = document.querySelector("#operators .scroll");
+        box.scrollLeft = 1000;
+        const row = box.querySelector("tbody tr"), left = (cell) => cell.getBoundingClientRect().left;
+        return [left(row.firstElementChild) - left(box), box.scrollLeft];
+        """
+    )
+    assert first == 0
+    assert last > 0, "or there was nothing to move"
+
+
+PALEST = """
+const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const rgb = (colour) => colour[0] === "#"
+  ? [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16)) : colour.match(/[\\d.]+/g).map(Number);
+const paper = light(rgb(getComputedStyle(document.body).backgroundColor));
+const ratio = (other) => (Math.max(paper, other) + 0.05) / (Math.min(paper, other) + 0.05);
+return Math.min(...document.getElementById("map-plot").data[0].colorscale.map(([, stop]) => ratio(light(rgb(stop)))));
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_weakest_cell_is_not_the_colour_of_paper(browser: Browser, opened: Opened, dark: bool) -> None:
+    browser.open(opened.file, dark=dark)
+    assert browser.run(PALEST) > 1.9
 
 
 CONTRAST = """

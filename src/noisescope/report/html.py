@@ -27,7 +27,7 @@ __all__ = ["environment", "render_html"]
 ASSETS = Path(__file__).parent / "page" / "assets"
 WORDS = ("CRITICAL", "HIGH", "MODERATE", "MEDIUM", "LOW", "ROBUST")
 """readings that have a colour of their own"""
-SCRIPTS = ("plots.js", "map.js", "panel.js", "windows.js", "charts.js", "controls.js")
+SCRIPTS = ("plots.js", "scrolling.js", "map.js", "panel.js", "windows.js", "charts.js", "controls.js")
 
 
 def render_html(sections: Mapping[str, Any]) -> str:
@@ -87,7 +87,9 @@ def json_block(value: Any) -> str:
 
 def _shown(value: Any) -> Any:
     """What the template writes: text without characters that cannot be seen, for names may have any."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return visible(value)
 
 
 def _source(text: str) -> str:

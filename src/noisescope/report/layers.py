@@ -4,10 +4,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["inner_path", "label", "layer_of_module", "layer_of_site", "map_layers"]
+__all__ = [
+    "channel_unit",
+    "inner_path",
+    "label",
+    "layer_of_module",
+    "layer_of_site",
+    "map_layers",
+    "outer_operators",
+    "parts",
+]
+
 
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 _BEFORE, _AFTER = ("embed",), ("final_norm", "head")
+_ATTENTION = re.compile("attn|attention", re.IGNORECASE)
+_BY_HEAD = ("softmax", "matmul", "bmm")
+"""operators whose sums the map keeps by head, in attention (`diagnosis.sensing`)"""
 
 
 def label(layer: int | str) -> str:
@@ -41,17 +54,34 @@ def inner_path(path: str) -> str:
     return path[found.end() + 1 :] or "the block" if found else path
 
 
-def layer_of_site(site: str, outer: Mapping[str, int | str]) -> int | str | None:
+def outer_operators(sections: Mapping[str, Any]) -> dict[str, str]:
+    """Which of embed, final_norm and head has which operator; of a norm that two of them have, the later one."""
+    order = map_layers(sections)
+    cells = [cell for cell in sections["map"].get("cells", ()) if isinstance(cell["layer"], str)]
+    return {cell["operator"]: cell["layer"] for cell in sorted(cells, key=lambda cell: order.index(cell["layer"]))}
+
+
+def layer_of_site(site: str, outer: Mapping[str, str]) -> int | str | None:
     """The layer of `<module path>.<operator>.<call>.<direction>`; outside the blocks its operator tells.
 
-    `outer` says which of embed, final_norm and head has which operator.
+    `outer` is what `outer_operators` found. A norm within the embeddings is known by its name.
     """
-    module, operator = site_parts(site)
+    module, operator, _ = parts(site)
     layer = layer_of_module(module)
-    return layer if layer is not None else outer.get(operator)
+    if layer is not None:
+        return layer
+    own_name = module.rpartition(".")[2]
+    return "embed" if "embed" in own_name and "embed" in outer.values() else outer.get(operator)
 
 
-def site_parts(site: str) -> tuple[str, str]:
-    """Module path and operator of a site."""
-    parts = site.split(".")
-    return (".".join(parts[:-3]), parts[-3]) if len(parts) > 2 else (site, "")
+def parts(site: str) -> tuple[str, str, str]:
+    """Module path, operator and call of a site."""
+    found = site.rsplit(".", 3)
+    return (found[0], found[1], found[2]) if len(found) == 4 else (site, "", "")
+
+
+def channel_unit(module: str, operator: str, layer: int | str) -> str:
+    """What the channels of a site are: heads within attention, tokens at the output head, else channels."""
+    if operator in _BY_HEAD and _ATTENTION.search(module):
+        return "head"
+    return "token id" if layer == "head" else "channel"

@@ -21,6 +21,7 @@ __all__ = [
     "advice",
     "facts",
     "fragile",
+    "layer_scale",
     "modules",
     "next_steps",
     "operators",
@@ -214,6 +215,13 @@ def facts(table: Sections, before: str = "") -> Iterator[tuple[str, str]]:
             yield f"{before}{name}", _plain(value)
 
 
+def layer_scale(sections: Sections) -> float:
+    """Of the noise at windows, groups and single layers: that of all the rest, unless another was asked for."""
+    config = sections["config"]
+    own = config.get("layer_noise_scale")
+    return float(config["noise_scale"] if own is None else own)
+
+
 def sortable(value: float) -> float:
     """The same, with what is unknown below everything: NaN has no place in an order."""
     return -inf if isnan(value) else value
@@ -224,4 +232,6 @@ def _plain(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value))
+    if isinstance(value, int):
+        return f"{value:,}" if value >= 10_000 else str(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from .figures import figure, number, plural, share
-from .rows import Place, Sections, fragile, modules, thresholds, windows
+from .rows import Place, Sections, fragile, layer_scale, modules, thresholds, windows
 
 __all__ = ["avalanches", "channels", "counts", "critical_noise", "noise_at", "subject", "trust", "verdict"]
 
@@ -38,9 +38,8 @@ def verdict(sections: Sections, name: Name = str) -> str:
 
 def noise_at(row: Place, sections: Sections) -> str:
     """The noise that was put there."""
-    config = sections["config"]
-    of_layers = config.get("layer_noise_scale") if row.kind in ("window", "group") else None
-    return f"noise of scale {of_layers or config['noise_scale']:g}"
+    scale = layer_scale(sections) if row.kind in ("window", "group") else sections["config"]["noise_scale"]
+    return f"noise of scale {scale:g}"
 
 
 def counts(sections: Sections, name: Name = str) -> str:

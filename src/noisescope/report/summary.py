@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .escaping import short, visible
 from .figures import in_ascii, number
-from .rows import Place, Sections, advice, fragile, next_steps
+from .rows import Place, Sections, advice, fragile, layer_scale, next_steps
 from .sentences import channels, critical_noise, trust
 
 __all__ = ["columns", "summarise"]
@@ -52,9 +52,8 @@ def _fragile(sections: Sections, most: int | None) -> str:
     rows = fragile(sections)
     if not rows:
         return ""
-    config = sections["config"]
-    of_layers = config.get("layer_noise_scale")
-    noise = f"noise {config['noise_scale']:g}" + (f", of layers {of_layers:g}" if of_layers else "")
+    scale, of_layers = sections["config"]["noise_scale"], layer_scale(sections)
+    noise = f"noise {scale:g}" + (f", of layers {of_layers:g}" if of_layers != scale else "")
     head = ("", f"where it is fragile ({noise})", "KL, nats/token", "accuracy lost", "severity")
     return columns([head, *(_line(at, row) for at, row in enumerate(rows[:most], 1))], before=" ")
 

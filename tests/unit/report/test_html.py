@@ -23,7 +23,8 @@ from noisescope.report import Report, html
 from noisescope.report.escaping import visible
 from noisescope.report.figures import MINUS, NOTHING, figure, number, share
 from noisescope.report.html import render_html
-from noisescope.report.layers import inner_path, layer_of_module, layer_of_site
+from noisescope.report.layers import channel_unit, inner_path, layer_of_module, layer_of_site, parts
+from noisescope.report.page import data as page_data
 from noisescope.report.sentences import verdict
 from page_outline import Page
 from trained import fixture
@@ -52,6 +53,15 @@ def sections(report: Report) -> Sections:
 
 def rendered(sections: Sections) -> Page:
     return Page.read(render_html(sections))
+
+
+def panel(page: Page, layer: str) -> Page:
+    """The part of the page that is about one layer."""
+    at = page.data["map"]["layers"].index(layer)
+    ids = [part.attributes.get("id") for part in page.elements]
+    start = ids.index(f"panel-{at}")
+    later = [index for index, part in enumerate(page.elements) if index > start and part.tag in ("section", "details")]
+    return Page("", page.elements[start : later[0]])
 
 
 # --- what it shows ----------------------------------------------------------------------------------------------
@@ -117,21 +127,36 @@ def test_every_cell_of_the_map_is_in_the_table_and_in_the_data(report: Report, p
     assert len(drawn["cells"]) == len(cells)
 
 
-def test_a_panel_has_the_modules_of_its_layer(report: Report, page: Page) -> None:
-    data = page.data
-    assert [panel["title"] for panel in data["panels"]] == data["map"]["layers"]
-    panel = data["panels"][data["map"]["layers"].index("L3")]
-    operators, modules, channels = panel["tables"]
-    expected = [cell for cell in report.sections["map"]["cells"] if cell["layer"] == 3]
-    assert {row[0] for row in operators["rows"]} == {cell["operator"] for cell in expected}
-    assert {row[0] for row in modules["rows"]} == {
+def test_every_layer_has_a_panel_without_any_script(report: Report, page: Page) -> None:
+    count = len(page.data["map"]["layers"])
+    titles = [page.one("h3", id=f"panel-{at}-title").text for at in range(count)]
+    assert titles == ["embed", *(f"Layer {layer}" for layer in range(8)), "final_norm", "head"]
+    found = panel(page, "L3")
+    cells = [cell for cell in report.sections["map"]["cells"] if cell["layer"] == 3]
+    operators = found.table("Its operators")[1:]
+    assert [row[:2] for row in operators] == [
+        [cell["operator"], figure(cell["kl"])] for cell in sorted(cells, key=lambda cell: -cell["kl"]["value"])
+    ]
+    assert {row[0] for row in found.table("Outlier channels of its modules")[1:]} == {
         path.removeprefix("model.layers.3.")
         for path in report.sections["channel_analysis"]["per_layer"]
         if path.startswith("model.layers.3.")
     }
-    assert len(channels["rows"]) == sum("layers.3." in site for site in report.sections["map"]["channels"])
-    head = data["panels"][data["map"]["layers"].index("head")]
-    assert [row[:2] for row in head["tables"][-1]["rows"]] == [["lm_head", "linear"]]
+
+
+def test_channels_that_matter_most_are_told_apart_and_named_as_what_they_are(report: Report, page: Page) -> None:
+    """The calls of an operator are different sites; in attention the map sums by head, at the output by token."""
+    caption = "The 5 channels that matter most at each site, with their share of it"
+    rows = panel(page, "L3").table(caption)[1:]
+    sites = {name: row for name, row in report.sections["map"]["channels"].items() if ".layers.3." in name}
+    assert len({tuple(row[:2]) for row in rows}) == len(rows) == len(sites)
+    for (name, found), (module, call, unit, shares) in zip(sites.items(), rows, strict=True):
+        assert name == f"model.layers.3.{module}.{call}.forward".replace("the block.", "")
+        assert unit == ("head" if call.split(".")[0] in ("softmax", "matmul", "bmm") else "channel")
+        pairs = zip(found["channels"], found["shares"], strict=True)
+        assert shares == ", ".join(f"{channel} ({share(part)})" for channel, part in pairs)
+        assert unit != "head" or max(found["channels"]) < fixture("llama")[0].config.num_attention_heads
+    assert [row[:3] for row in panel(page, "head").table(caption)[1:]] == [["lm_head", "linear.0", "token id"]]
 
 
 def test_outlier_channels_are_ranked(sections: Sections) -> None:
@@ -143,8 +168,7 @@ def test_outlier_channels_are_ranked(sections: Sections) -> None:
     first, second = found.table("Outlier channels, the largest first")[1:]
     assert first == [name, "9", "61.0x", "CRITICAL", NOTHING, NOTHING]
     assert second == [name, "4", "12.0x", "MODERATE", "massive", f"{round(module['samples'] / 2)} of 10 samples"]
-    panel = found.data["panels"][found.data["map"]["layers"].index("L3")]
-    assert ["mlp.down_proj", "9"] in [row[:2] for row in panel["tables"][1]["rows"]]
+    assert ["mlp.down_proj", "9"] in [row[:2] for row in panel(found, "L3").table("Outlier channels of its modules")]
 
 
 def test_what_version_2_adds_is_shown(sections: Sections) -> None:
@@ -199,6 +223,72 @@ def test_every_level_has_a_page(level: str, there: str) -> None:
     assert "a llama" in found._repr_html_()
 
 
+# --- what the plots show ----------------------------------------------------------------------------------------
+
+
+def ends(found: Any) -> list[float]:
+    return [found["value"], found["low"], found["high"]]
+
+
+def check_plots(sections: Sections, drawn: Any) -> None:
+    """Every position that a script gets is the figure of the report that its axis names."""
+    for name, rows in (("operator_analysis", drawn["operators"]), ("layer_analysis", drawn["windows"])):
+        assert [row["name"] for row in rows] == list(sections[name])
+        for row, found in zip(rows, sections[name].values(), strict=True):
+            lost = [found["degradation"], *found["degradation_interval"]]
+            assert row["lost"] == [pytest.approx(100 * value) for value in lost]
+            assert row["kl"] == ends(found["kl"])
+            assert (row["lost_text"], row["kl_text"]) == (share(lost[0], lost[1:]), figure(found["kl"]))
+            assert (row["severity"], row["failed"]) == (found["severity"], "")
+    avalanches = [point["layer_range"] for point in sections["executive_summary"]["avalanche_points"]]
+    for row, found in zip(drawn["windows"], sections["layer_analysis"].values(), strict=True):
+        assert row["amplification"] == ends(found["amplification"])
+        assert row["amplification_text"] == figure(found["amplification"])
+        assert row["ends"] == [found["start_layer"], found["end_layer"]]
+        assert row["middle"] == sum(row["ends"]) / 2
+        assert row["avalanche"] == (row["name"] in avalanches)
+    checked = [cell for cell in sections["map"]["cells"] if cell["measured"]]
+    assert len(checked) == len(drawn["agreement"]) > 0
+    for pair, cell in zip(drawn["agreement"], checked, strict=True):
+        assert (pair["predicted"], pair["measured"]) == (ends(cell["predicted"]), ends(cell["measured"]))
+        assert pair["told"] == [f"predicted {figure(cell['predicted'])}", f"measured {figure(cell['measured'])}"]
+        assert pair["disagrees"] == cell["disagrees"]
+    assert [(row["name"], row["ends"]) for row in drawn["groups"]] == [
+        (name, [row["start_layer"], row["end_layer"]]) for name, row in sections["metrics"]["groups"].items()
+    ]
+
+
+def test_plots_show_the_figures_of_the_report(report: Report, page: Page) -> None:
+    check_plots(dict(report.sections), page.data)
+
+
+def _upper_bound(row: Any) -> Any:
+    return row | {"degradation": row["degradation_interval"][1]}
+
+
+def _perplexity(row: Any) -> Any:
+    return row | {"kl": row["perplexity"]}
+
+
+def _amplified_by_kl(row: Any) -> Any:
+    return row | {"amplification": row["kl"]}
+
+
+def _swapped(cell: Any) -> Any:
+    return cell | {"predicted": cell["measured"], "measured": cell["predicted"]} if cell["measured"] else cell
+
+
+@pytest.mark.parametrize("mutant", [_upper_bound, _perplexity, _amplified_by_kl, _swapped])
+def test_a_plot_of_another_figure_is_found_out(sections: Sections, mutant: Any) -> None:
+    wrong = deepcopy(sections)
+    if mutant is _swapped:
+        wrong["map"]["cells"] = [mutant(cell) for cell in wrong["map"]["cells"]]
+    else:
+        wrong["layer_analysis"] = {name: mutant(row) for name, row in wrong["layer_analysis"].items()}
+    with pytest.raises(AssertionError):
+        check_plots(sections, json.loads(html.json_block(page_data.page_data(wrong))))
+
+
 def test_rows_that_failed_are_said_so(sections: Sections) -> None:
     why = {"failed": "not finite at model.layers.2", "total_injections": 3}
     sections["operator_analysis"]["silu"] = why
@@ -209,7 +299,11 @@ def test_rows_that_failed_are_said_so(sections: Sections) -> None:
     found = rendered(sections)
     assert ["silu", "failed: not finite at model.layers.2"] in found.table("Noise at one operator in all layers")
     assert found.one("p", class_="verdict").text.startswith("Noise at silu, L0-2 makes the output non-finite")
-    assert "L0-2" not in [row["name"] for row in found.data["windows"]]
+    for rows, name in ((found.data["windows"], "L0-2"), (found.data["operators"], "silu")):
+        (row,) = [row for row in rows if row["name"] == name]
+        assert row["failed"] == "failed: not finite at model.layers.2", "it is on the plot, at the edge"
+        assert row["lost"] == row["kl"] == [None] * 3
+    assert found.source.count("no figure: it failed, or is not finite") == 2, "in the legend of both plots"
     assert "failed: not finite at model.layers.2" in Report(sections)._repr_html_()
 
 
@@ -235,6 +329,44 @@ def test_figures_that_are_not_finite(sections: Sections) -> None:
         found = rendered(sections)
         assert not re.search(r"\b(nan|inf)\b", found.text)
         assert found.data["map"]["cells"]
+
+
+def test_a_cell_that_is_not_finite_is_told_from_a_weak_one(report: Report, page: Page, sections: Sections) -> None:
+    infinite, zero, *_ = sections["map"]["cells"]
+    infinite["kl"] = dict.fromkeys(infinite["kl"], math.inf)
+    zero["kl"] = dict.fromkeys(zero["kl"], 0.0)
+    found = rendered(sections)
+    drawn = found.data["map"]["cells"][:2]
+    assert [(cell["log_kl"], cell["finite"]) for cell in drawn] == [(None, False), (None, True)]
+    legends = [" ".join(part.text for part in shown.all("ul", class_="legend")) for shown in (page, found)]
+    assert ["not finite: worse than any colour" in legend for legend in legends] == [False, True]
+
+
+def test_noise_of_another_scale_at_windows_is_said(page: Page, sections: Sections) -> None:
+    assert "Noise of scale 0.05 at all operators of neighbouring layers" in page.text
+    sections["config"]["layer_noise_scale"] = 0.02
+    text = rendered(sections).text
+    assert "Noise of scale 0.02 (not 0.05, as elsewhere) at all operators of neighbouring layers" in text
+    assert "relative_gaussian, scale 0.05, 0.02 for windows of layers" in text
+
+
+def test_an_unknown_threshold_is_called_so_everywhere(sections: Sections) -> None:
+    sections["metrics"]["critical_thresholds"]["L3"] |= {"critical_threshold": None, "how": "unknown"}
+    found = rendered(sections)
+    (row,) = [row for row in found.table("The smallest noise that costs too much") if row[0] == "L3"]
+    assert row[1:3] == ["unknown", "unknown"]
+    facts = [part.text for part in panel(found, "L3").all("dd")]
+    assert "unknown" in facts
+    assert "none found" not in found.text
+
+
+def test_a_command_that_several_have_in_common_is_offered_once(sections: Sections) -> None:
+    item = dict.fromkeys(("priority", "component", "issue", "action", "evidence"), "x")
+    commands = ["noisescope a", "noisescope b", "noisescope a", ""]
+    sections |= {"recommendations": [{**item, "command": command} for command in commands], "next_steps": []}
+    found = rendered(sections)
+    assert [part.text.removesuffix("copy") for part in found.all("div", class_="command")] == commands[:2]
+    assert len(found.all("p", class_="evidence")) == 4
 
 
 def test_a_cell_that_was_carried_or_disagrees_is_marked(sections: Sections) -> None:
@@ -423,6 +555,29 @@ def test_the_layer_of_a_site_outside_the_blocks() -> None:
     assert layer_of_site("lm_head.linear.0.forward", outer) == "head"
     assert layer_of_site("model.layers.5.self_attn.softmax.0.forward", outer) == 5
     assert layer_of_site("odd", outer) is None
+    norms = {"layer_norm": "final_norm", "embedding": "embed"}
+    assert layer_of_site("transformer.word_embeddings_layernorm.layer_norm.0.forward", norms) == "embed"
+    assert layer_of_site("transformer.ln_f.layer_norm.0.forward", norms) == "final_norm"
+
+
+def test_the_parts_of_a_site() -> None:
+    assert parts("model.layers.5.self_attn.matmul.1.forward") == ("model.layers.5.self_attn", "matmul", "1")
+    assert parts("odd") == ("odd", "", "")
+
+
+@pytest.mark.parametrize(
+    ("module", "operator", "layer", "unit"),
+    [
+        ("model.layers.5.self_attn", "softmax", 5, "head"),
+        ("transformer.h.2.attention", "bmm", 2, "head"),
+        ("model.layers.5.self_attn", "attention", 5, "channel"),
+        ("model.layers.5.mlp.gate", "softmax", 5, "channel"),
+        ("model.layers.5.self_attn.o_proj", "linear", 5, "channel"),
+        ("lm_head", "linear", "head", "token id"),
+    ],
+)
+def test_what_channels_are(module: str, operator: str, layer: int | str, unit: str) -> None:
+    assert channel_unit(module, operator, layer) == unit
 
 
 # --- notebooks --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from .lines import HEAD, HEAD_OF_MAP, LONGEST, alone, cells
 
 __all__ = ["render_page"]
 
-_STYLES, _SCRIPTS = ("page.css", "differences.css"), ("no_plots.js", "controls.js")
+_STYLES, _SCRIPTS = ("page.css", "differences.css"), ("no_plots.js", "scrolling.js", "controls.js")
 _KINDS: dict[str, Kind] = {"row": "name", "verdict": "word", "KL before": "run", "after": "run"}
 _OPEN = 24
 """significant rows that are open"""

@@ -6,13 +6,14 @@ from typing import Any
 from ...measure.readings import READINGS
 from ..figures import number, number_or_none, plural
 from ..layers import label, map_layers
+from ..rows import Sections, layer_scale
 from ..sentences import verdict
 from . import findings, trust
+from .panels import panels
 from .table import Table
 
 __all__ = ["contents"]
 
-Sections = Mapping[str, Any]
 
 SHOWN_CHANNELS, MOST_CHANNELS = 12, 200
 SHOWN_THRESHOLDS = 10
@@ -31,7 +32,7 @@ def contents(sections: Sections) -> dict[str, Any]:
         "thresholds": _thresholds(sections),
         "operators": _operators(sections),
         "channels": _channels(sections),
-        "recommendations": sections["recommendations"],
+        "recommendations": _recommendations(sections),
         "agreement": _agreement(sections),
         "coverage": {"table": trust.coverage(sections), "observer": trust.observer(sections)},
         "costs": trust.costs(sections),
@@ -39,7 +40,7 @@ def contents(sections: Sections) -> dict[str, Any]:
         "environment": trust.environment(sections),
         "configuration": trust.configuration(sections),
         "readings": trust.readings(sections),
-        "next_steps": sections.get("next_steps") or [],
+        "next_steps": sections["next_steps"],
         "version": str(sections["environment"].get("noisescope", "")),
     }
     return found | {"toc": [(name, title) for name, title in _TITLES.items() if _has(found, name)]}
@@ -93,10 +94,12 @@ def _map(sections: Sections) -> dict[str, Any]:
         note = sections["map"].get("note", "")
         return {"note": note} if note else {}
     passes = sections["map"].get("passes", 0)
-    checked = sum(1 for cell in cells if cell.get("measured"))
+    checked = sum(1 for cell in cells if cell["measured"])
     return {
         "table": findings.cells(sections),
         "layers": [label(layer) for layer in map_layers(sections)],
+        "panels": panels(sections),
+        "all_finite": all(number_or_none(cell["kl"]["value"]) is not None for cell in cells),
         "note": "",
         "made": f"{plural(len(cells), 'cell')} from {plural(passes, 'backward pass', 'backward passes')}, "
         f"{checked} of them checked by injection",
@@ -108,12 +111,15 @@ def _windows(sections: Sections) -> dict[str, Any]:
     table = findings.windows(sections)
     if not table.rows:
         return {}
-    points = sections["executive_summary"].get("avalanche_points", ())
+    points = sections["executive_summary"]["avalanche_points"]
     return {
         "table": table,
         "groups": findings.groups(sections),
         "layers": findings.layers(sections),
         "avalanches": [point["layer_range"] for point in points],
+        "missing": _any_missing(sections["layer_analysis"]),
+        "scale": layer_scale(sections),
+        "scale_elsewhere": sections["config"]["noise_scale"],
         "threshold": _setting(sections, "avalanche_threshold", percent=True),
     }
 
@@ -130,8 +136,18 @@ def _operators(sections: Sections) -> dict[str, Any]:
     table = findings.operators(sections)
     if not table.rows:
         return {}
-    order = sections.get("metrics", {}).get("order") or {}
-    return {"table": table, "together": findings.together(sections), "order": order}
+    order = sections["metrics"].get("order") or {}
+    return {
+        "table": table,
+        "together": findings.together(sections),
+        "order": order,
+        "missing": _any_missing(sections["operator_analysis"]),
+    }
+
+
+def _any_missing(rows: Mapping[str, Any]) -> bool:
+    """Whether there is a row without a figure to draw."""
+    return any("failed" in row or number_or_none(row["kl"]["value"]) is None for row in rows.values())
 
 
 def _channels(sections: Sections) -> dict[str, Any]:
@@ -153,6 +169,15 @@ def _channels(sections: Sections) -> dict[str, Any]:
     }
 
 
+def _recommendations(sections: Sections) -> list[dict[str, Any]]:
+    """What to do, the most urgent first; a command that several have in common is offered once."""
+    found, offered = [], set()
+    for item in sections["recommendations"]:
+        found.append({**item, "command": "" if item["command"] in offered else item["command"]})
+        offered.add(item["command"])
+    return found
+
+
 def _setting(sections: Sections, key: str, *, percent: bool = False) -> str:
     """A number that was asked for, in the digits it was asked for in."""
     value = number_or_none(sections["config"].get(key))
@@ -163,5 +188,5 @@ def _setting(sections: Sections, key: str, *, percent: bool = False) -> str:
 
 def _agreement(sections: Sections) -> dict[str, Any]:
     facts, table = trust.agreement(sections), trust.proxies(sections)
-    pairs = any(cell.get("measured") for cell in sections["map"].get("cells", ()))
+    pairs = any(cell["measured"] for cell in sections["map"].get("cells", ()))
     return {"facts": facts, "table": table, "plotted": pairs} if facts or table.rows else {}

@@ -3,27 +3,28 @@
 Nothing is computed in the browser, so that what a plot shows on hovering is what the tables and the JSON say.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import log10
-from typing import Any
+from typing import Any, Final
 
 from ..escaping import visible
-from ..figures import figure, number, number_or_none, share
-from ..layers import inner_path, label, layer_of_module, layer_of_site, map_layers, site_parts
-from .findings import CELL_COLUMNS, OUTLIER_COLUMNS, avalanche_names, cell_row, outliers
-from .table import Kind, Table
+from ..figures import figure, number_or_none, share
+from ..layers import label, map_layers
+from ..rows import Sections
+from .findings import avalanche_names
 
 __all__ = ["page_data"]
 
-Sections = Mapping[str, Any]
+
+_NOTHING: Final = (None, None, None)
+"""no value, no interval"""
 
 
 def page_data(sections: Sections) -> dict[str, Any]:
-    """One entry a plot, and the panels of the layers."""
+    """One entry a plot."""
     return {
         "map": _map(sections),
-        "panels": _panels(sections),
-        "operators": _dots(sections.get("operator_analysis", {})),
+        "operators": _dots(sections["operator_analysis"]),
         "windows": _windows(sections),
         "groups": _groups(sections),
         "agreement": _pairs(sections),
@@ -51,84 +52,12 @@ def _cell(cell: Mapping[str, Any]) -> dict[str, Any]:
     value = number_or_none(cell["kl"]["value"])
     return {
         "log_kl": log10(value) if value is not None and value > 0 else None,
+        "finite": value is not None,
         "kl": figure(cell["kl"]),
         "how": visible(cell["how"]),
-        "predicted": figure(cell.get("predicted")),
-        "measured": figure(cell["measured"]) if cell.get("measured") else None,
-        "disagrees": bool(cell.get("disagrees")),
-    }
-
-
-# --- the panel of a layer ---------------------------------------------------------------------------------------
-
-
-def _panels(sections: Sections) -> list[dict[str, Any]]:
-    """One panel a column of the map."""
-    cells = sections["map"].get("cells", ())
-    outer = _outer_operators(sections)
-    return [
-        {
-            "title": visible(label(layer)),
-            "facts": _layer_facts(sections, layer),
-            "tables": [table.as_json() for table in _layer_tables(sections, layer, cells, outer) if table.rows],
-        }
-        for layer in map_layers(sections)
-    ]
-
-
-def _layer_tables(sections: Sections, layer: int | str, cells: Any, outer: Mapping[str, int | str]) -> Iterator[Table]:
-    mine = sorted((cell for cell in cells if cell["layer"] == layer), key=lambda cell: -cell["kl"]["value"])
-    yield Table.of("Its operators", CELL_COLUMNS, [cell_row(cell) for cell in mine])
-    modules = sections.get("channel_analysis", {}).get("per_layer", {})
-    yield _module_table({path: row for path, row in modules.items() if layer_of_module(path) == layer})
-    sites = sections["map"].get("channels") or {}
-    yield _site_table({name: row for name, row in sites.items() if layer_of_site(name, outer) == layer})
-
-
-def _module_table(modules: Mapping[str, Any]) -> Table:
-    """Each module with its outlier channels; one that has none says so."""
-    rows: list[tuple[str, ...]] = []
-    for path, module in modules.items():
-        found = sorted(outliers(module), key=lambda outlier: -outlier[1])
-        rows += [(inner_path(path), str(channel), f"{number(ratio)}x", *words) for channel, ratio, *words in found]
-        if not found:
-            rows.append((inner_path(path), f"no outliers; largest ratio {number(module.get('max_ratio'))}x"))
-    return Table.of("Outlier channels of its modules", OUTLIER_COLUMNS, rows)
-
-
-def _site_table(sites: Mapping[str, Any]) -> Table:
-    columns: dict[str, Kind] = {"module": "name", "operator": "name", "channels, with their share": "run"}
-    rows = []
-    for site, row in sites.items():
-        pairs = zip(row["channels"], row["shares"], strict=False)
-        module, operator = site_parts(site)
-        rows.append((inner_path(module), operator, ", ".join(f"{channel} ({share(part)})" for channel, part in pairs)))
-    return Table.of("Channels in which most of its sensitivity lies", columns, rows)
-
-
-def _layer_facts(sections: Sections, layer: int | str) -> list[tuple[str, str]]:
-    metrics, facts = sections.get("metrics", {}), []
-    row = metrics.get("layers", {}).get(str(layer))
-    if row and "failed" in row:
-        facts.append(("all of it", f"failed: {row['failed']}"))
-    elif row:
-        how = "from the map" if row.get("how") == "map" else str(row.get("how", ""))
-        facts.append(("KL of all of it", f"{figure(row['kl'])} nats per token, {how}"))
-    name = label(layer)
-    if threshold := metrics.get("critical_thresholds", {}).get(name):
-        value = threshold["critical_threshold"]
-        known = f"{number(value)}, {threshold['how']}" if value is not None else f"none found, {threshold['how']}"
-        facts.append(("critical noise scale", known))
-    for window, found in sections.get("layer_analysis", {}).items():
-        inside = isinstance(layer, int) and found["start_layer"] <= layer <= found["end_layer"]
-        if inside and window in avalanche_names(sections):
-            facts.append(("avalanche point", window))
-    return [(name, visible(value)) for name, value in facts]
-
-
-def _outer_operators(sections: Sections) -> dict[str, int | str]:
-    return {
-        cell["operator"]: cell["layer"] for cell in sections["map"].get("cells", ()) if isinstance(cell["layer"], str)
+        "predicted": figure(cell["predicted"]),
+        "measured": figure(cell["measured"]) if cell["measured"] else None,
+        "disagrees": cell["disagrees"],
     }
 
 
@@ -136,15 +65,18 @@ def _outer_operators(sections: Sections) -> dict[str, int | str]:
 
 
 def _dots(rows: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Accuracy lost (in percent) and KL, each with its interval; rows that failed have nothing to draw."""
-    return [{"name": visible(name), **_measured(row)} for name, row in rows.items() if "failed" not in row]
+    """Accuracy lost (in percent) and KL, each with its interval; of a row that failed, why."""
+    return [{"name": visible(name), **_drawn(row)} for name, row in rows.items()]
 
 
-def _measured(row: Mapping[str, Any]) -> dict[str, Any]:
+def _drawn(row: Mapping[str, Any]) -> dict[str, Any]:
+    if "failed" in row:
+        return {"failed": visible(f"failed: {row['failed']}"), "lost": _NOTHING, "kl": _NOTHING}
     known = row["severity"] != "inconclusive"
-    lost = [row["degradation"], *row["degradation_interval"]] if known else [None] * 3
+    lost = [number_or_none(100 * value) for value in (row["degradation"], *row["degradation_interval"])]
     return {
-        "lost": [None if value is None else number_or_none(100 * value) for value in lost],
+        "failed": "",
+        "lost": lost if known else _NOTHING,
         "lost_text": share(row["degradation"], row["degradation_interval"]),
         "kl": _ends(row["kl"]),
         "kl_text": figure(row["kl"]),
@@ -157,22 +89,21 @@ def _windows(sections: Sections) -> list[dict[str, Any]]:
     return [
         {
             "name": visible(name),
+            "ends": _layers(row),
             "middle": number_or_none((row["start_layer"] + row["end_layer"]) / 2),
             "avalanche": name in avalanches,
             "amplification": _ends(row.get("amplification")),
             "amplification_text": figure(row.get("amplification")),
-            **_measured(row),
+            **_drawn(row),
         }
-        for name, row in sections.get("layer_analysis", {}).items()
-        if "failed" not in row
+        for name, row in sections["layer_analysis"].items()
     ]
 
 
 def _groups(sections: Sections) -> list[dict[str, Any]]:
     """Early, middle and late layers, where each begins and ends."""
     return [
-        {"name": visible(name), "ends": [number_or_none(row["start_layer"]), number_or_none(row["end_layer"])]}
-        for name, row in sections.get("metrics", {}).get("groups", {}).items()
+        {"name": visible(name), "ends": _layers(row)} for name, row in sections["metrics"].get("groups", {}).items()
     ]
 
 
@@ -184,11 +115,16 @@ def _pairs(sections: Sections) -> list[dict[str, Any]]:
             "predicted": _ends(cell["predicted"]),
             "measured": _ends(cell["measured"]),
             "told": [f"predicted {figure(cell['predicted'])}", f"measured {figure(cell['measured'])}"],
-            "disagrees": bool(cell.get("disagrees")),
+            "disagrees": cell["disagrees"],
         }
         for cell in sections["map"].get("cells", ())
-        if cell.get("measured")
+        if cell["measured"]
     ]
+
+
+def _layers(row: Mapping[str, Any]) -> list[float | None]:
+    """The first and the last."""
+    return [number_or_none(row[key]) for key in ("start_layer", "end_layer")]
 
 
 def _ends(found: Mapping[str, Any] | None) -> list[float | None]:

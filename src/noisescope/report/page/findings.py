@@ -1,10 +1,11 @@
 """The findings as tables: cells of the map, operators, windows of layers, critical thresholds, channels."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ..figures import NOTHING, figure, number, number_or_none, share
+from ..figures import NOTHING, Interval, figure, number, number_or_none, share
 from ..layers import label, map_layers
+from ..rows import LARGEST_SCALE, Sections
 from .table import Kind, Table
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "cell_row",
     "cells",
     "channels",
+    "critical_scale",
     "groups",
     "layers",
     "operators",
@@ -23,10 +25,6 @@ __all__ = [
     "windows",
 ]
 
-Sections = Mapping[str, Any]
-
-LARGEST_SCALE = 0.20
-"""the search for a critical threshold ends here"""
 
 _MEASURED: Final[dict[str, Kind]] = {
     "accuracy lost": "figure",
@@ -45,7 +43,7 @@ CELL_COLUMNS: Final[dict[str, Kind]] = {
     "remark": "text",
 }
 OUTLIER_COLUMNS: Final[dict[str, Kind]] = {
-    "module": "name",
+    "module": "path",
     "channel": "figure",
     "ratio to median": "figure",
     "severity": "word",
@@ -64,27 +62,27 @@ def cells(sections: Sections) -> Table:
 
 def cell_row(cell: Mapping[str, Any]) -> tuple[str, ...]:
     """A cell under `CELL_COLUMNS`."""
-    remark = "prediction and measurement disagree" if cell.get("disagrees") else ""
-    figures = figure(cell.get("predicted")), figure(cell.get("measured"))
+    remark = "prediction and measurement disagree" if cell["disagrees"] else ""
+    figures = figure(cell["predicted"]), figure(cell["measured"])
     return cell["operator"], figure(cell["kl"]), cell["how"], *figures, remark
 
 
 def operators(sections: Sections) -> Table:
     """One row an operator, the worst first."""
-    rows = sections.get("operator_analysis", {})
+    rows = sections["operator_analysis"]
     caption = "Noise at one operator in all layers"
     return Table.of(caption, _heads("operator"), [_row(name, row) for name, row in rows.items()])
 
 
 def together(sections: Sections) -> Table:
     """All operators at once, and the core ones."""
-    rows = sections.get("metrics", {}).get("together", {})
+    rows = sections["metrics"].get("together", {})
     return Table.of("Several operators at once", _heads("operators"), [_row(name, row) for name, row in rows.items()])
 
 
 def groups(sections: Sections) -> Table:
     """Early, middle and late layers."""
-    rows = sections.get("metrics", {}).get("groups", {})
+    rows = sections["metrics"].get("groups", {})
     named = [(f"{name}, L{row['start_layer']}-{row['end_layer']}", row) for name, row in rows.items()]
     return Table.of("Noise at a third of the layers", _heads("layers"), [_row(name, row) for name, row in named])
 
@@ -100,13 +98,13 @@ def windows(sections: Sections) -> Table:
         "severity": "word",
         "remark": "text",
     }
-    rows = [_window(name, row, name in avalanches) for name, row in sections.get("layer_analysis", {}).items()]
+    rows = [_window(name, row, name in avalanches) for name, row in sections["layer_analysis"].items()]
     return Table.of("Noise at all operators of neighbouring layers", columns, rows)
 
 
 def layers(sections: Sections) -> Table:
     """One row a layer: what the map, or an injection, says of it, and its outliers."""
-    cross = (sections.get("cross_level") or {}).get("rows")
+    cross = (sections["cross_level"]).get("rows")
     found = {str(row.get("layer")): row for row in cross if isinstance(row, Mapping)} if isinstance(cross, list) else {}
     columns: dict[str, Kind] = {
         "layer": "name",
@@ -116,19 +114,19 @@ def layers(sections: Sections) -> Table:
         "outlier channels": "figure",
     }
     rows: list[tuple[str, ...]] = []
-    for name, row in sections.get("metrics", {}).get("layers", {}).items():
+    for name, row in sections["metrics"].get("layers", {}).items():
         if not row or "failed" in row:
             rows.append((f"L{name}", row["failed"] if row else "not in the map"))
             continue
         more = found.get(name, {})
         kl, lost = figure(row["kl"]), share(more.get("degradation"))
-        rows.append((f"L{name}", kl, str(row.get("how", "")), lost, number(more.get("total_outliers"))))
+        rows.append((f"L{name}", kl, row["how"], lost, number(more.get("total_outliers"))))
     return Table.of("Each layer alone", columns, rows)
 
 
 def thresholds(sections: Sections) -> Table:
     """One row a place, the most fragile first; those of which nothing is known last."""
-    found = sections.get("metrics", {}).get("critical_thresholds", {})
+    found = sections["metrics"].get("critical_thresholds", {})
     columns: dict[str, Kind] = {
         "place": "name",
         "critical noise scale": "figure",
@@ -143,7 +141,7 @@ def thresholds(sections: Sections) -> Table:
 
 def channels(sections: Sections) -> Table:
     """One row an outlier channel, the largest ratio first."""
-    modules = sections.get("channel_analysis", {}).get("per_layer", {})
+    modules = sections["channel_analysis"].get("per_layer", {})
     found = [(path, *outlier) for path, module in modules.items() for outlier in outliers(module)]
     found.sort(key=lambda row: -row[2])
     rows = [(path, str(channel), f"{number(ratio)}x", *words) for path, channel, ratio, *words in found]
@@ -152,15 +150,19 @@ def channels(sections: Sections) -> Table:
 
 def outliers(module: Mapping[str, Any]) -> Iterator[tuple[int, float, str, str, str]]:
     """Channel, ratio, severity, kind and persistence of each outlier of a module."""
-    details = (module.get(key) or () for key in ("severities", "kinds", "persistence"))
-    pairs = list(zip(module.get("outlier_indices", ()), module.get("outlier_ratios", ()), strict=False))
-    for (channel, ratio), (severity, kind, seen) in zip(pairs, _padded(len(pairs), *details), strict=True):
-        yield channel, ratio, severity or NOTHING, kind or NOTHING, _often(seen, module.get("samples"))
+    details = (module[key] for key in ("outlier_indices", "outlier_ratios", "severities", "kinds", "persistence"))
+    for channel, ratio, severity, kind, seen in zip(*details, strict=True):
+        yield channel, ratio, severity, kind or NOTHING, _often(seen, module["samples"])
+
+
+def critical_scale(row: Mapping[str, Any]) -> str:
+    """The smallest noise that costs too much, or that it is larger than any tried, or unknown."""
+    return "unknown" if row["how"] == "unknown" else _scale(row["critical_threshold"])
 
 
 def avalanche_names(sections: Sections) -> set[str]:
     """The windows that are avalanche points."""
-    return {point["layer_range"] for point in sections["executive_summary"].get("avalanche_points", ())}
+    return {point["layer_range"] for point in sections["executive_summary"]["avalanche_points"]}
 
 
 def _heads(first: str) -> dict[str, Kind]:
@@ -174,9 +176,9 @@ def _row(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
         name,
         share(row["degradation"], row["degradation_interval"]),
         figure(row["kl"]),
-        _share_of(row.get("flip_rate")),
-        figure(row.get("perplexity")),
-        number(row.get("sensitivity_score")),
+        Interval.of(row["flip_rate"]).percent,
+        figure(row["perplexity"]),
+        number(row["sensitivity_score"]),
         row["severity"],
     )
 
@@ -185,24 +187,18 @@ def _window(name: str, row: Mapping[str, Any], avalanche: bool) -> tuple[str, ..
     if "failed" in row:
         return name, f"failed: {row['failed']}"
     lost = share(row["degradation"], row["degradation_interval"])
-    more = row.get("amplification")
-    amplification = f"{figure(more)}" if more else NOTHING
-    return name, lost, figure(row["kl"]), amplification, row["severity"], "avalanche point" if avalanche else ""
-
-
-def _share_of(found: Mapping[str, Any] | None) -> str:
-    return share(found["value"], (found["low"], found["high"])) if found else NOTHING
+    remark = "avalanche point" if avalanche else ""
+    return name, lost, figure(row["kl"]), figure(row.get("amplification")), row["severity"], remark
 
 
 def _threshold(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    predicted = row.get("predicted_interval")
-    between = row.get("measured_between")
+    predicted = row["predicted_interval"]
+    between = row["measured_between"]
     foretold = NOTHING
     if predicted:
-        foretold = f"{_scale(row.get('predicted'))} [{_scale(predicted[0])}, {_scale(predicted[1])}]"
+        foretold = f"{_scale(row['predicted'])} [{_scale(predicted[0])}, {_scale(predicted[1])}]"
     found = f"{_scale(between[0])} to {_scale(between[1])}" if between else NOTHING
-    value = _scale(row["critical_threshold"]) if row["how"] != "unknown" else NOTHING
-    return name, value, row["how"], foretold, found, row.get("risk", "")
+    return name, critical_scale(row), row["how"], foretold, found, row["risk"]
 
 
 def _scale(value: Any) -> str:
@@ -213,11 +209,6 @@ def _scale(value: Any) -> str:
 def _threshold_rank(row: Mapping[str, Any]) -> tuple[bool, float]:
     value = number_or_none(row["critical_threshold"])
     return row["how"] == "unknown", float("inf") if value is None else value
-
-
-def _padded(length: int, *lists: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Entries side by side; what a list is short of is None."""
-    return [tuple(found[at] if at < len(found) else None for found in lists) for at in range(length)]
 
 
 def _often(seen: float | None, samples: float | None) -> str:

@@ -1,16 +1,14 @@
-"""A table of a page: written by the template, or by a script into a layer's panel, from the same values."""
+"""A table of a page, as the template writes it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
-
-from ..escaping import visible
+from typing import Literal, TypeAlias
 
 __all__ = ["Column", "Kind", "Table"]
 
-Kind: TypeAlias = Literal["text", "name", "run", "figure", "word", "lines"]
-"""how the cells of a column look: running text, text on one line, a name in code, figures flush right, a reading such
-as HIGH, or a list"""
+Kind: TypeAlias = Literal["text", "name", "path", "run", "figure", "word", "lines", "percent"]
+"""how the cells of a column look: running text, a name in code, one that may break after its dots, text on one line,
+figures flush right, a reading such as HIGH, a list, or a percentage as a bar"""
 
 
 @dataclass(frozen=True)
@@ -33,18 +31,10 @@ class Table:
     def of(cls, caption: str, columns: Mapping[str, Kind], rows: Iterable[Sequence[str]]) -> "Table":
         """From headings with their kinds, in order."""
         heads = tuple(Column(label, kind) for label, kind in columns.items())
-        return cls(caption, heads, tuple(tuple(map(visible, row)) for row in rows))
+        return cls(caption, heads, tuple(map(tuple, rows)))
 
     def split(self, count: int) -> tuple["Table", "Table"]:
         """The first rows, and the rest."""
         return Table(self.caption, self.columns, self.rows[:count]), Table(
             f"{self.caption}, the rest", self.columns, self.rows[count:]
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for the scripts."""
-        return {
-            "caption": self.caption,
-            "columns": [[column.label, column.kind] for column in self.columns],
-            "rows": [list(row) for row in self.rows],
-        }

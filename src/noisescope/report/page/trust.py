@@ -1,15 +1,21 @@
 """How far the figures can be believed, and where they come from: agreement, coverage, cost, environment, readings."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from ..escaping import visible
 from ..figures import NOTHING, figure, number, number_or_none, plural, share
+from ..rows import Sections, facts, layer_scale
 from .table import Kind, Table
 
-__all__ = ["agreement", "configuration", "costs", "coverage", "environment", "observer", "proxies", "readings"]
+__all__ = [
+    "agreement",
+    "configuration",
+    "costs",
+    "coverage",
+    "environment",
+    "observer",
+    "proxies",
+    "readings",
+    "summary_facts",
+]
 
-Sections = Mapping[str, Any]
 Facts = list[tuple[str, str]]
 """pairs of what and how much"""
 
@@ -17,21 +23,21 @@ Facts = list[tuple[str, str]]
 def agreement(sections: Sections) -> Facts:
     """How the map did where it was checked by injection."""
     found = sections["map"].get("agreement") or {}
-    facts = []
+    told = []
     if found:
-        facts.append(("cells checked by injection", f"{found['checked']} of {len(sections['map']['cells'])}"))
+        told.append(("cells checked by injection", f"{found['checked']} of {len(sections['map']['cells'])}"))
     if rank := found.get("spearman"):
-        facts.append(("rank correlation (Spearman) of predicted and measured", figure(rank)))
-        facts.append(("predicted / measured, median", number(found["ratio_median"])))
+        told.append(("rank correlation (Spearman) of predicted and measured", figure(rank)))
+        told.append(("predicted / measured, median", number(found["ratio_median"])))
         if quartiles := found.get("ratio_quartiles"):
-            facts.append(("its quartiles", f"{number(quartiles[0])} to {number(quartiles[1])}"))
+            told.append(("its quartiles", f"{number(quartiles[0])} to {number(quartiles[1])}"))
     elif found:
-        facts.append(("rank correlation", "too few checked cells to say"))
+        told.append(("rank correlation", "too few checked cells to say"))
     for operator, factor in (sections["map"].get("corrections") or {}).items():
-        facts.append((f"unchecked cells of {visible(operator)} moved by", f"x {number(factor)}"))
-    for name, why in (sections.get("metrics", {}).get("failed") or {}).items():
-        facts.append((f"FAILED: {visible(name)}", visible(why)))
-    return facts
+        told.append((f"unchecked cells of {operator} moved by", f"x {number(factor)}"))
+    for name, why in (sections["metrics"].get("failed") or {}).items():
+        told.append((f"FAILED: {name}", why))
+    return told
 
 
 def proxies(sections: Sections) -> Table:
@@ -45,13 +51,13 @@ def proxies(sections: Sections) -> Table:
         "verdict": "text",
     }
     rows = []
-    panel = sections.get("metrics", {}).get("agreement") or {}
+    panel = sections["metrics"].get("agreement") or {}
     for row in panel.get("proxies", ()):
         holds = "yes" if row.get("holds") is True else "no" if row.get("holds") is False else NOTHING
         verdict = row["verdict"] + (f": {row['reason']}" if row.get("reason") else "")
         figures = figure(row["spearman"]), figure(row["kendall"])
         rows.append((row["name"], row.get("expected") or NOTHING, *figures, holds, verdict))
-    cross = sections.get("cross_level") or {}
+    cross = sections["cross_level"]
     if "outliers_vs_sensitivity" in cross:
         r = f"r = {number(cross['outliers_vs_sensitivity'])}"
         rows.append(("outliers of a layer", cross.get("expected", NOTHING), r, NOTHING, NOTHING, "Pearson, not ranks"))
@@ -78,34 +84,34 @@ def coverage(sections: Sections) -> Table:
 def observer(sections: Sections) -> Facts:
     """What measuring itself changed."""
     found = sections["coverage"].get("observer") or {}
-    difference = found.get("steps_difference", sections.get("metrics", {}).get("attention_steps_difference"))
-    facts = []
+    difference = found.get("steps_difference", sections["metrics"].get("attention_steps_difference"))
+    told = []
     if "bit_identical" in found:
-        facts.append(("instrumented run is bit-identical to the bare model", "yes" if found["bit_identical"] else "no"))
+        told.append(("instrumented run is bit-identical to the bare model", "yes" if found["bit_identical"] else "no"))
     if difference is not None:
-        facts.append(("largest difference from computing fused attention in steps", number(difference)))
-    return facts
+        told.append(("largest difference from computing fused attention in steps", number(difference)))
+    return told
 
 
-def costs(sections: Sections) -> list[tuple[str, str, float]]:
+def costs(sections: Sections) -> Table:
     """Stage, forward passes, and its share of all in percent."""
     total = number_or_none(sections["cost"]["forward_pass_equivalents"])
-    stages = sections["cost"].get("by_stage", {})
-    return [
-        (visible(name), number(cost), 100 * (number_or_none(cost) or 0.0) / total if total else 0.0)
-        for name, cost in stages.items()
-    ]
+    columns: dict[str, Kind] = {"stage": "run", "forward passes": "figure", "share": "percent"}
+    rows = []
+    for name, cost in sections["cost"]["by_stage"].items():
+        part = 100 * (number_or_none(cost) or 0.0) / total if total else 0.0
+        rows.append((name, number(cost), f"{min(max(part, 0.0), 100.0):.1f}"))
+    return Table.of("Forward passes by stage", columns, rows)
 
 
 def environment(sections: Sections) -> Facts:
     """What the figures may depend on."""
-    found = sections["environment"]
-    return [(visible(name), number(value) if name == "parameters" else _plain(value)) for name, value in found.items()]
+    return list(facts(sections["environment"]))
 
 
 def configuration(sections: Sections) -> Facts:
     """What was asked for, nested keys with dots."""
-    return [(visible(name), _plain(value)) for name, value in _flat(sections["config"])]
+    return list(facts(sections["config"]))
 
 
 def readings(sections: Sections) -> Table:
@@ -118,7 +124,7 @@ def readings(sections: Sections) -> Table:
         "note": "text",
     }
     rows = []
-    for name, row in (sections.get("readings") or {}).items():
+    for name, row in sections["readings"].items():
         unit = f" ({row['unit']})" if row.get("unit") else ""
         bands = ", ".join(row.get("bands", ())) or NOTHING
         rows.append((name + unit, row.get("formula", ""), bands, row.get("source") or NOTHING, row.get("note", "")))
@@ -132,32 +138,15 @@ def summary_facts(sections: Sections) -> Facts:
     if "parameters" in env:
         model.append(f"{number(env['parameters'] / 1e6)} M parameters")
     model += [f"{env[key]}" for key in ("dtype", "device") if key in env]
-    facts = [("model", ", ".join(model))]
+    told = [("model", ", ".join(model))]
     if data:
         rows = f"{plural(data['rows'], 'row')} of up to {plural(data['longest_row'], 'token')}"
-        facts.append(("data", f"{data['name']}, {rows}, {data['task']}"))
-    facts.append(("noise", f"{config.get('error_type', 'noise')}, scale {config['noise_scale']:g}"))
-    if clean := sections.get("metrics", {}).get("clean"):
+        told.append(("data", f"{data['name']}, {rows}, {data['task']}"))
+    scale, windows = config["noise_scale"], layer_scale(sections)
+    also = f", {windows:g} for windows of layers" if windows != scale else ""
+    told.append(("noise", f"{config.get('error_type', 'noise')}, scale {scale:g}{also}"))
+    if clean := sections["metrics"].get("clean"):
         interval = clean["accuracy"]["low"], clean["accuracy"]["high"]
-        facts.append(("accuracy without noise", share(clean["accuracy"]["value"], interval)))
-    facts.append(("cost", f"{number(sections['cost']['forward_pass_equivalents'])} forward passes"))
-    return [(name, visible(value)) for name, value in facts]
-
-
-def _flat(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in found.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _plain(value: Any) -> str:
-    """As a configuration file would have it: numbers as they are, lists with commas."""
-    if value is None or value in ({}, []):
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return visible(", ".join(map(str, value)))
-    return f"{value:g}" if isinstance(value, float) else visible(str(value))
+        told.append(("accuracy without noise", share(clean["accuracy"]["value"], interval)))
+    told.append(("cost", f"{number(sections['cost']['forward_pass_equivalents'])} forward passes"))
+    return told

@@ -2,19 +2,24 @@
 "use strict";
 
 noisescope.charts = (() => {
-  const { data, plain, colour, axis, frame, dots, whiskers, line, decades, short, draw } = noisescope;
+  const { data, plain, colour, axis, frame, dots, whiskers, crosses, edgeAxis, line, decades, short, draw } = noisescope;
 
   const drawable = (value) => value !== null && value > 0;
 
   /* A logarithmic axis around all of these, with ticks at its decades. */
   const logarithmic = (ends) => {
     const values = ends.flat().filter(drawable).map(Math.log10);
-    const range = values.length ? [Math.min(...values) - 0.15, Math.max(...values) + 0.15] : [-1, 0];
+    if (!values.length) return { showticklabels: false };
+    const range = [Math.min(...values) - 0.15, Math.max(...values) + 0.15];
     const { tickvals, ticktext } = decades(...range);
     return { type: "log", range, tickvals: tickvals.map((log) => 10 ** log), ticktext };
   };
 
-  const fromZero = () => ({ zeroline: true, zerolinecolor: colour("soft") });
+  const fromZero = (ends) => ({
+    zeroline: true,
+    zerolinecolor: colour("soft"),
+    showticklabels: ends.some(([value]) => value !== null),
+  });
 
   /* --- operators --- */
 
@@ -22,7 +27,7 @@ noisescope.charts = (() => {
     title: "accuracy lost, %",
     pick: (row) => row.lost,
     told: (row) => `accuracy lost ${row.lost_text}`,
-    shown: (row) => row.lost[0] !== null,
+    missing: (row) => row.failed,
     scale: fromZero,
   };
 
@@ -30,7 +35,7 @@ noisescope.charts = (() => {
     title: "KL, nats per token",
     pick: (row) => row.kl,
     told: (row) => `KL ${row.kl_text} nats`,
-    shown: (row) => drawable(row.kl[0]),
+    missing: (row) => row.failed || (row.kl[0] === null && `KL ${row.kl_text}`),
     scale: logarithmic,
   };
 
@@ -42,22 +47,29 @@ noisescope.charts = (() => {
     showgrid: false,
   });
 
-  const ranked = ({ title, pick, told, shown, scale }) => (width) => {
-    const rows = data.operators.filter(shown);
+  const ranked = ({ title, pick, told, missing, scale }) => (width) => {
+    const rows = data.operators;
+    const without = [...rows.keys()].filter((at) => missing(rows[at]));
     const longest = Math.max(4, ...rows.map((row) => short(row.name).length));
     return {
       traces: [dots({
         x: rows.map((row) => pick(row)[0]),
         y: rows.map((_, at) => at),
         error_x: whiskers(rows.map(pick)),
-        hovertext: rows.map((row) => [row.name, told(row), row.severity].map(plain).join("<br>")),
+        hovertext: rows.map((row) => (row.failed ? [] : [row.name, told(row), row.severity]).map(plain).join("<br>")),
         marker: { size: 8, color: colour("accent") },
+      }), crosses({
+        x: without.map(() => 0.97),
+        y: without,
+        xaxis: "x2",
+        hovertext: without.map((at) => [rows[at].name, missing(rows[at])].map(plain).join("<br>")),
       })],
       layout: frame({
         width,
-        height: 60 + 25 * Math.max(rows.length, 1),
+        height: 60 + 25 * rows.length,
         margin: { l: 14 + 7.2 * longest, r: 14, t: 8, b: 46 },
         xaxis: axis({ title, ...scale(rows.map(pick)) }),
+        xaxis2: edgeAxis({ overlaying: "x" }),
         yaxis: axis(names(rows)),
       }),
     };
@@ -65,8 +77,9 @@ noisescope.charts = (() => {
 
   /* --- predicted against measured --- */
 
+  const pairs = data.agreement.filter((pair) => drawable(pair.predicted[0]) && drawable(pair.measured[0]));
+
   const agreement = (width) => {
-    const pairs = data.agreement.filter((pair) => drawable(pair.predicted[0]) && drawable(pair.measured[0]));
     const both = logarithmic(pairs.flatMap((pair) => [pair.predicted, pair.measured]));
     const [low, high] = both.range.map((value) => 10 ** value);
     const size = Math.min(width, 380);
@@ -96,9 +109,10 @@ noisescope.charts = (() => {
   };
 
   const start = () => {
-    if (data.operators.some(LOST.shown)) draw("operators-lost-plot", ranked(LOST));
-    if (data.operators.some(KL.shown)) draw("operators-kl-plot", ranked(KL));
-    if (data.agreement.length) draw("agreement-plot", agreement);
+    const { operators } = data;
+    if (operators.some((row) => row.failed || row.lost[0] !== null)) draw("operators-lost-plot", ranked(LOST));
+    if (operators.length) draw("operators-kl-plot", ranked(KL));
+    if (pairs.length) draw("agreement-plot", agreement);
   };
 
   return { start };

@@ -97,6 +97,7 @@
   }
   noisescope.windows.start();
   noisescope.charts.start();
+  noisescope.scrolling.watch(document);
   startContents();
   startCopying();
   startPrinting();

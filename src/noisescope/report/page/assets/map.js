@@ -37,7 +37,7 @@ noisescope.map = (() => {
   }));
 
   /* A figure of 0 is drawn as the weakest; one that is not finite as the strongest. */
-  const strength = (cell) => (cell.log_kl !== null ? cell.log_kl : cell.kl.startsWith("0") ? lowest : highest);
+  const strength = (cell) => cell.log_kl ?? (cell.finite ? lowest : highest);
 
   /* Marks must be seen on weak and on strong cells, in both themes. */
   const markColour = (cell) => {
@@ -45,14 +45,35 @@ noisescope.map = (() => {
     return strong !== isDark() ? "#ffffff" : "#000000";
   };
 
-  const marks = (chosen, symbol, size) => ({
+  const over = (places, more) => ({
     type: "scatter",
-    mode: "markers",
-    x: chosen.map((cell) => cell.column),
-    y: chosen.map((cell) => cell.row),
-    marker: { symbol, size, color: chosen.map(markColour), line: { width: 1.5, color: chosen.map(markColour) } },
+    x: places.map(({ column }) => column),
+    y: places.map(({ row }) => row),
     hoverinfo: "skip",
+    ...more,
   });
+
+  const marks = (places, symbol, size, color) => over(places, {
+    mode: "markers",
+    marker: { symbol, size, color, line: { width: 1.5, color } },
+  });
+
+  const checks = (chosen, symbol, size) => marks(chosen, symbol, size, chosen.map(markColour));
+
+  const warnings = (size) => {
+    const chosen = cells.filter((cell) => !cell.finite);
+    return over(chosen, {
+      mode: "text",
+      text: chosen.map(() => "!"),
+      textfont: { size: 2 * size + 2, weight: 700, color: chosen.map(markColour) },
+    });
+  };
+
+  /* A place without an operator has a dash, lest it be taken for a cell that hardly matters. */
+  const dashes = (size) => {
+    const places = operators.flatMap((_, row) => layers.map((_, column) => ({ column, row })));
+    return marks(places.filter(({ column, row }) => !cellAt(column, row)), "line-ew-open", size, colour("soft"));
+  };
 
   const bar = (narrow) => ({
     title: { text: "KL, nats per token", side: narrow ? "top" : "right", font: { color: colour("soft"), size: 12 } },
@@ -135,8 +156,10 @@ noisescope.map = (() => {
     const size = Math.min(8, Math.max(4, room * 0.4));
     const traces = [
       heat,
-      marks(checked.filter((cell) => !cell.disagrees), "circle-open", size),
-      marks(checked.filter((cell) => cell.disagrees), "x-thin", size),
+      checks(checked.filter((cell) => !cell.disagrees), "circle-open", size),
+      checks(checked.filter((cell) => cell.disagrees), "x-thin", size),
+      warnings(size),
+      dashes(size / 2),
     ];
     const layout = frame({
       width,
@@ -165,8 +188,11 @@ noisescope.map = (() => {
 
   const toggle = (column) => pin(state.pinned === column ? null : column);
 
+  /* Where the keys are, or where they begin. */
+  const here = () => state.cursor || { column: state.pinned ?? 0, row: 0 };
+
   const moveCursor = (across, down) => {
-    const { column, row } = state.cursor || { column: state.pinned ?? 0, row: 0 };
+    const { column, row } = here();
     const inside = (value, count) => Math.min(Math.max(value, 0), count - 1);
     document.getElementById("map-plot").classList.add("by-key");
     state.cursor = state.cursor
@@ -192,8 +218,8 @@ noisescope.map = (() => {
     ArrowDown: () => moveCursor(0, 1),
     Home: () => moveCursor(-layers.length, 0),
     End: () => moveCursor(layers.length, 0),
-    Enter: () => toggle(state.cursor ? state.cursor.column : 0),
-    " ": () => toggle(state.cursor ? state.cursor.column : 0),
+    Enter: () => toggle(here().column),
+    " ": () => toggle(here().column),
   };
 
   const columnAt = (element, event) => {

@@ -27,8 +27,9 @@ const noisescope = (() => {
 
   const isDark = () => !printing && document.documentElement.dataset.shown === "dark";
 
+  /* Without the end that is like the paper: the weakest cell, too, must be seen to be there. */
   const scale = () => {
-    const stops = isDark() ? MAGMA : [...MAGMA].reverse();
+    const stops = isDark() ? MAGMA.slice(3) : MAGMA.slice(0, -2).reverse();
     return stops.map((stop, at) => [at / (stops.length - 1), stop]);
   };
 
@@ -86,6 +87,11 @@ const noisescope = (() => {
     color: colour("soft"),
   });
 
+  /* What has no figure, at the edge of the plot, on an axis of its own from 0 to 1. */
+  const crosses = (more) => dots({ marker: { size: 9, symbol: "x", color: colour("ink") }, ...more });
+
+  const edgeAxis = (more) => ({ range: [0, 1], fixedrange: true, visible: false, ...more });
+
   const line = (more) => ({
     type: "line",
     layer: "below",
@@ -120,6 +126,7 @@ const noisescope = (() => {
   const draw = (id, build) => {
     const element = document.getElementById(id);
     if (!element) return null;
+    element.hidden = false;
     plots.push({ element, build });
     drawOne(plots[plots.length - 1]);
     return element;
@@ -133,7 +140,7 @@ const noisescope = (() => {
   };
 
   return {
-    data, short, plain, colour, scale, isDark, axis, frame, decades, dots, whiskers, line, label,
+    data, short, plain, colour, scale, isDark, axis, frame, decades, dots, whiskers, crosses, edgeAxis, line, label,
     draw, redraw, setPrinting,
   };
 })();
