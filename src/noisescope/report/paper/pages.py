@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from matplotlib import rc_context
+from matplotlib import rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -55,11 +55,11 @@ class _Words(Artist):
 
     def draw(self, renderer: Any) -> None:
         """Called by the figure; what the readers' fonts lack is drawn in ours."""
-        for in_theirs in (True, False):
-            words = [word for word in self.words if word.text.isascii() == in_theirs]
-            with rc_context({"pdf.use14corefonts": in_theirs}):
-                for word in words:
-                    self._draw_word(renderer, word, in_theirs)
+        for word in self.words:
+            in_theirs = word.text.isascii()
+            rcParams["pdf.use14corefonts"] = in_theirs  # `paper_style` puts it back, whatever happens
+            self._draw_word(renderer, word, in_theirs)
+        rcParams["pdf.use14corefonts"] = False
 
     def _draw_word(self, renderer: Any, word: _Word, in_theirs: bool) -> None:
         context = renderer.new_gc()
