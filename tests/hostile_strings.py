@@ -94,7 +94,7 @@ def poisoned(sections: dict[str, Any], text: str) -> dict[str, Any]:
     found["recommendations"] = [
         dict.fromkeys(("priority", "component", "issue", "action", "evidence", "command"), text)
     ]
-    found["next_steps"] = [{"command": text, "why": text}]
+    found["next_steps"] = [{"command": text or "without one there is no step", "why": text}]
     found["readings"] = {text: {"formula": text, "unit": text, "bands": [text], "source": text, "note": text}}
     found["coverage"] |= {"sites": {text: 3}, "hidden": {f"{text}2": 1}}
     found["cost"]["by_stage"][text] = 1.0

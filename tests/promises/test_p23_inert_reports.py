@@ -53,7 +53,7 @@ def check_inert(sections: Sections, text: str) -> None:
     page.source.encode()
     notebook, plain = (Page.read(render_summary(poisoned(sections, name))) for name in (text, harmless(text)))
     assert notebook.outline == plain.outline
-    assert shown in re.sub(r"\s+", " ", notebook.all("p")[0].text)
+    assert shown[:150] in re.sub(r"\s+", " ", notebook.all("p")[0].text)
 
 
 def check_inert_on_a_terminal(sections: Sections, text: str) -> None:
