@@ -15,7 +15,6 @@ import typer
 from .. import __version__
 from ..errors import NoisescopeError, printable
 from . import diagnose, models, report, sites
-from .screen import written_out
 
 __all__ = ["app", "main"]
 
@@ -70,9 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(given: list[str]) -> int:
     command = typer.main.get_command(app)
-    with written_out():
-        code = command.main(given or ["--help"], prog_name="noisescope", standalone_mode=False, obj=tuple(given))
-        sys.stdout.flush()
+    code = command.main(given or ["--help"], prog_name="noisescope", standalone_mode=False, obj=tuple(given))
     return code if isinstance(code, int) else 0
 
 

@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError, printable
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from ..diagnosis.commands import Commands
     from ..report import Report
 
-__all__ = ["said", "show", "show_report", "written_out"]
+__all__ = ["said", "show", "show_report", "write"]
 
 _STYLES = {
     r"\b(CRITICAL|FAILED)\b": "bold red",
@@ -53,23 +52,21 @@ def show_report(report: "Report", home: RunDirectory, commands: "Commands", *, v
 
 
 def show(text: str) -> None:
-    """To standard output; characters that its encoding lacks as escapes, colours only where they are wanted.
-
-    A reader that has seen enough and left (`| head`) is no error.
-    """
+    """To standard output, in colour where that is wanted."""
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
         text = _coloured(text)
+    write(text)
+
+
+def write(text: str) -> None:
+    """To standard output; characters that its encoding lacks as escapes.
+
+    What the system refuses is one line; a reader that has seen enough and left (`| head`) is no error.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    with written_out():
+    try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
-
-
-@contextmanager
-def written_out() -> Iterator[None]:
-    """What standard output refuses inside is one line, and nothing if whoever reads it has left."""
-    try:
-        yield
     except OSError as error:
         with suppress(OSError, ValueError):  # what is left in the buffer has nowhere to go when the process ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
