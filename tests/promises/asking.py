@@ -71,6 +71,14 @@ class Asking:
         """The report of that run."""
         return files_of(self.undisturbed)
 
+    def resume(self, output: Path) -> Ran:
+        """The same again with --resume, which is said to be in vain where there is nothing to go on with."""
+        begun = (output / "journal").exists()
+        ran = self.run(output, "--resume")
+        nothing = f"noisescope: --resume: there is nothing to go on with in {output}; it begins from the start\n"
+        assert (ran.code, ran.err) == (0, "" if begun else nothing)
+        return ran
+
     def check_finished(self, output: Path) -> None:
         """The report is that of a run that nothing happened to, byte for byte, and nothing else lies about."""
         found = files_of(output)

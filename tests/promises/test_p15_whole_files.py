@@ -65,11 +65,12 @@ def check_failure(
 
 
 def check_goes_on(asking: Asking, output: Path, old: dict[str, bytes] | None) -> None:
-    """With --resume, also if there is nothing to go on with, which is said; with --overwrite if something is there."""
-    begun = (output / "journal").exists()
-    ran = asking.run(output, "--overwrite" if old and not begun else "--resume")
-    nothing = f"noisescope: --resume: there is nothing to go on with in {output}; it begins from the start\n"
-    assert (ran.code, ran.err) == (0, nothing if not old and not begun else "")
+    """With --resume, or with --overwrite if nothing is there to go on with but what a person had."""
+    if old and not (output / "journal").exists():
+        ran = asking.run(output, "--overwrite")
+        assert (ran.code, ran.err) == (0, "")
+    else:
+        asking.resume(output)
     asking.check_finished(output)
 
 

@@ -110,9 +110,10 @@ class Journal:
             os.close(file)
         held, self._lock = self._lock, None
         if held is not None:
-            if self._is_new and not self._records:
-                with suppress(StoreError):  # why the run ended is what matters, and an empty journal does no harm
+            with suppress(StoreError):  # why the run ended is what matters, and an empty journal does no harm
+                if self._is_new and not self._records:
                     remove(self.path)
+                if not os.path.lexists(self.path):  # then the lock guards nothing
                     remove(self._lock_file)
             held.__exit__(None, None, None)
             self._remove_directories()

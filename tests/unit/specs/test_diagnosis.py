@@ -5,7 +5,9 @@ from dataclasses import fields
 import pytest
 
 from noisescope.errors import InputError
-from noisescope.specs import FIELDS, OPTIONS, DiagnosisSpec, checked
+from noisescope.noise import NOISES, Uniform, register
+from noisescope.operators import OPERATORS
+from noisescope.specs import FIELDS, LEVELS, OPTIONS, UNUSED, DiagnosisSpec, checked, known
 
 
 def test_every_field_has_its_check() -> None:
@@ -76,6 +78,28 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "window_size",
     ]
     assert str(caught.value).count("\n") == 3
+
+
+def test_the_known_names_are_those_of_the_registries() -> None:
+    assert set(known.ERROR_TYPES) >= set(NOISES)
+    assert known.OPERATORS[: len(OPERATORS)] == list(OPERATORS)
+    for name in NOISES:
+        assert DiagnosisSpec(error_type=name).error_type == name
+
+
+def test_a_noise_or_an_operator_of_ones_own_is_known_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "ERROR_TYPES", list(known.ERROR_TYPES))
+    monkeypatch.setattr(known, "OPERATORS", list(known.OPERATORS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(NOISES, "uniform")
+        known.ERROR_TYPES.remove("uniform")
+        register(Uniform)
+        assert "uniform" in known.ERROR_TYPES
+
+
+def test_no_level_leaves_out_what_is_not_there() -> None:
+    assert set(UNUSED) == set(LEVELS)
+    assert {name for names in UNUSED.values() for name in names} <= {*FIELDS, *OPTIONS, "calibration_data"}
 
 
 def test_values_are_canonical() -> None:
