@@ -226,6 +226,7 @@ def test_the_second_one_shows_the_cursor_again(tmp_path):
     script += "with interruptible():\n    try:\n        os.kill(os.getpid(), 2)\n"
     script += "    finally:\n        os.kill(os.getpid(), 2)"
     ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
     world = {**os.environ, "PYTHONPATH": str(SOURCE)}
     assert subprocess.run([sys.executable, "-c", script], stderr=theirs, env=world, check=False).returncode == 130
     assert os.read(ours, 100) == b"\x1b[?25h"

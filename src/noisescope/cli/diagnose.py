@@ -114,8 +114,8 @@ def diagnose(
     home = RunDirectory(
         Path(output),
         writes=[*files, ACTIVATIONS] if save_activations else files,
-        overwrite=overwrite and not (is_typed("resume", context) and not is_typed("overwrite", context)),
-        resume=resume and not (is_typed("overwrite", context) and not is_typed("resume", context)),
+        overwrite=overwrite and not _is_beaten("overwrite", "resume", context),
+        resume=resume and not _is_beaten("resume", "overwrite", context),
         command=context.obj or ["diagnose"],
     )
 
@@ -148,7 +148,7 @@ def diagnose(
                     progress=progress,
                 )
             report.save(home.path, asked["format"])
-    show_report(report, home, _commands(asked, spec, home), verbose=verbose)
+    show_report(report, home, _commands(asked, spec, options, home), verbose=verbose)
     if failures := report.failures:
         name, why = next(iter(failures.items()))
         said(f"noisescope: {len(failures)} points failed, first {name}: {why}")
@@ -162,19 +162,24 @@ def _question(asked: Mapping[str, Any]) -> tuple[DiagnosisSpec, dict[str, Any]]:
     return spec, {name: given[name] for name in OPTIONS if name != "engine"}
 
 
-def _commands(asked: Mapping[str, Any], spec: DiagnosisSpec, home: RunDirectory) -> "Commands":
+def _is_beaten(name: str, opposite: str, context: typer.Context) -> bool:
+    """Whether a key of a configuration says this, and a flag on the command line the opposite."""
+    return is_typed(opposite, context) and not is_typed(name, context)
+
+
+def _commands(
+    asked: Mapping[str, Any], spec: DiagnosisSpec, options: Mapping[str, Any], home: RunDirectory
+) -> "Commands":
     """The commands to run next, with model, data and directories as this person calls them."""
     from ..diagnosis.commands import Commands
 
-    _, options = _question(asked)
-    n_samples = options.pop("n_samples")
-    repeated = {name: asked[name] for name in ("calibration_data", "dtype", "device", "attn", "tokenizer", "blocks")}
+    repeated = ("calibration_data", "dtype", "device", "attn", "tokenizer", "blocks", "trust_remote_code")
     return Commands.naming(
         asked["model"] or "",
         asked["data"],
         spec=spec,
-        n_samples=n_samples,
-        options={**options, **repeated, "trust_remote_code": asked["trust_remote_code"]},
+        n_samples=options["n_samples"],
+        options={name: {**asked, **options}[name] for name in (*options, *repeated) if name != "n_samples"},
         output=str(home.path),
         program=program(),
     )

@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import os
+import shlex
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,22 @@ def test_the_summary_says_what_was_asked_and_found(home: Path, trained: tuple[Pa
     assert f"noisescope diagnose {FIXTURES / 'llama'} --data {home / 'text.txt'} --preset report" in out, "as typed"
     assert f"noisescope report {output} noisescope-thorough" in out
     assert "noisescope report noisescope-out noisescope-thorough" in commands
+
+
+def test_names_that_are_words_of_the_command_or_act_on_a_terminal(home: Path, tmp_path: Path) -> None:
+    """Neither is a command changed by them, nor the screen."""
+    given = ("--data", home / "text.txt", *SMALL, "--level", "channel", "--output", tmp_path / "out")
+    shutil.copytree(home / "tiny", tmp_path / "report")
+    _, out, _ = run(tmp_path / "report", *given)
+    commands = [shlex.split(line.partition("  # ")[0]) for line in out.partition("\nnext\n")[2].splitlines()]
+    assert str(tmp_path / "report") in commands[0]
+    assert commands[0][commands[0].index("--preset") + 1] == "report"
+    assert commands[1][-3:] == ["report", str(tmp_path / "out"), "noisescope-thorough"]
+    shutil.copytree(home / "tiny", tmp_path / "\x1b[2J")
+    code, out, err = run(tmp_path / "\x1b[2J", *given, "--overwrite")
+    assert (code, err) == (0, "")
+    assert out.startswith("model  \\x1b[2J, 3 layers")
+    assert "\x1b" not in out
 
 
 def test_a_report_is_not_overwritten_unasked(home: Path, tmp_path: Path) -> None:
