@@ -85,7 +85,7 @@ def diagnose(
     max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Where answers are generated.")] = 512,
     seed: Annotated[int, typer.Option(help="Of data, labels and noise.")] = 0,
-    output: Annotated[str, typer.Option(help="Directory of the report.", metavar="PATH")] = "noisescope-out",
+    output: Annotated[str, typer.Option(help="Directory of the report.", metavar="<path>")] = "noisescope-out",
     config: Annotated[
         Path | None,
         typer.Option(help="YAML file; its keys are these flags, which win.", is_eager=True, callback=configure),
