@@ -16,8 +16,8 @@ __all__ = ["Check", "checked", "named", "number", "one_of", "optional", "text", 
 Check: TypeAlias = Callable[[Any], Any]
 """the canonical value, or an InputError"""
 
-LARGEST = 1e6
-"""of any number here; its square, too, is a number like others"""
+LARGEST = 1e38
+"""of any number here: float32 ends soon after, and the square is still a number like others"""
 LARGEST_WHOLE = 2**63 - 1
 
 

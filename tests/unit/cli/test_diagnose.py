@@ -371,7 +371,7 @@ def check_refused(code: int, message: str, *given: str | Path, output: Path) -> 
         ("--window-size 2 --layers 0,2", 2, "--window-size: got 2, expected at most 1"),
         ("--step-size 0", 2, "--step-size: got 0"),
         ("--outlier-threshold 0.5", 2, "--outlier-threshold: got 0.5, expected a number >= 1"),
-        ("--noise-scale 1e300", 2, "--noise-scale: got 1e+300, expected a number > 0, at most 1e+06"),
+        ("--noise-scale 1e300", 2, "--noise-scale: got 1e+300, expected a number > 0, at most 1e+38"),
         ("--seed 99999999999999999999", 2, "--seed: got 99999999999999999999, expected a whole number below 2^63"),
         ("--dtype float17", 2, '--dtype: unknown dtype "float17", did you mean "float16"?'),
         ("--format pfd", 2, '--format: unknown format "pfd", did you mean "pdf"?'),
