@@ -17,11 +17,11 @@ Importing this module does not import torch; spellings are dotted names, resolve
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from .errors import InputError, unknown_name
-from .specs import parse_names
+from .specs import known, parse_names
+from .specs.known import GROUPS
 
 __all__ = [
     "GROUPS",
@@ -69,9 +69,6 @@ class Operator:
 
 
 OPERATORS: dict[str, Operator] = {}
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"norm": ("layer_norm", "rms_norm"), "layernorm": ("layer_norm", "rms_norm")}
-)
 
 
 def register(operator: Operator) -> Operator:
@@ -83,6 +80,7 @@ def register(operator: Operator) -> Operator:
         if spelling.path in taken:
             raise InputError(f"{spelling.path} spells {taken[spelling.path]} already, not {operator.name}")
     OPERATORS[operator.name] = operator
+    known.know(known.OPERATORS, operator.name)
     spellings.cache_clear()
     fused_kernels.cache_clear()
     return operator

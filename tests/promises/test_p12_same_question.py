@@ -60,8 +60,10 @@ def other_text(home: Path) -> dict[str, Any]:
 FLAGS = {
     "dtype": "--dtype bfloat16",
     "attention": "--attn eager",
-    "data": "--n-samples 5",
-    "calibration data": "--calibration-samples 6",
+    "n_samples": "--n-samples 5",
+    "max_length": "--max-length 10",
+    "batch_size": "--batch-size 3",
+    "seed": "--seed 1",
     "max_new_tokens": "--max-new-tokens 9",
     "noise_scale": "--noise-scale 0.1",
     "layer_noise_scale": "--layer-noise-scale 0.1",
@@ -70,7 +72,6 @@ FLAGS = {
     "operators": "--operators linear",
     "window_size": "--window-size 1",
     "step_size": "--step-size 2",
-    "outlier_threshold": "--outlier-threshold 5",
     "trials": "--trials 2",
     "sampled": "--sampled all",
     "curvature": "--curvature",
@@ -109,16 +110,20 @@ def test_another_file_is_refused(asking, tmp_path, name, change: Callable[[Path]
     check_refused(asking, tmp_path / "out", name, *given.pop("more", ()), **given)
 
 
-def test_another_seed_is_refused(asking, tmp_path):
-    """It chooses the data too, which is what comes first."""
-    check_refused(asking, tmp_path / "out", "data", "--seed", "1")
-
-
 @pytest.mark.parametrize("name", ["noisescope", "torch", "python", "transformers", "threads"])
 def test_another_environment_is_refused(asking, tmp_path, monkeypatch, name):
     _ = asking.undisturbed
     another_environment(monkeypatch, name)
     check_refused(asking, tmp_path / "out", name)
+
+
+def test_how_to_ask_the_same_is_said(asking, tmp_path, monkeypatch):
+    """Also of what no flag sets."""
+    shutil.copytree(asking.undisturbed, tmp_path / "out")
+    anew = "use another directory, or begin anew (--overwrite, in Python anew=True)\n"
+    assert asking.run(tmp_path / "out", "--resume", "--trials", "2").err.endswith(f"; ask the same, {anew}")
+    another_environment(monkeypatch, "threads")
+    assert asking.run(tmp_path / "out", "--resume").err.endswith(f"; set OMP_NUM_THREADS to what it was, {anew}")
 
 
 def another_environment(monkeypatch, name):
@@ -195,6 +200,16 @@ def test_another_spec_is_refused(tiny, tmp_path, name):
     check_spec_field(tiny, tmp_path / "journal", name)
 
 
+@pytest.mark.parametrize(("more", "name"), [(1, "calibration_samples"), (0, "calibration data")])
+def test_other_calibration_data_is_refused(tiny, tmp_path, more, name):
+    def calibrated(rows: Any) -> dict[str, Any]:
+        return {"calibration_data": ns.open_data([{"input_ids": torch.tensor(rows)}])}
+
+    begin(tiny, tmp_path / "journal", **calibrated(DATA[:3]))
+    with pytest.raises(InputError, match=f"begun with another {name} "):
+        begin(tiny, tmp_path / "journal", **calibrated(DATA if more else DATA[1:]))
+
+
 # --- able to fail -----------------------------------------------------------------------------------------------
 
 
@@ -216,7 +231,7 @@ def test_a_question_that_lacks_something_is_caught(tmp_path, monkeypatch, name):
     given: dict[str, Any] = {}
     if name == "torch":
         another_environment(monkeypatch, name)
-    elif name in FLAGS and name != "data":
+    elif name in FLAGS:
         given = {"more": FLAGS[name].split()}
     else:
         given = {"model": a_weight_bit, "tokenizer": a_merge_less, "data": other_text}[name](tmp_path)

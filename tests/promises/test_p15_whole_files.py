@@ -65,9 +65,12 @@ def check_failure(
 
 
 def check_goes_on(asking: Asking, output: Path, old: dict[str, bytes] | None) -> None:
-    """With --resume if there is something to go on with."""
-    ran = asking.run(output, "--overwrite" if old and not (output / "journal").exists() else "--resume")
-    assert (ran.code, ran.err) == (0, "")
+    """With --resume, or with --overwrite if nothing is there to go on with but what a person had."""
+    if old and not (output / "journal").exists():
+        ran = asking.run(output, "--overwrite")
+        assert (ran.code, ran.err) == (0, "")
+    else:
+        asking.resume(output)
     asking.check_finished(output)
 
 
@@ -178,14 +181,19 @@ def check_refused(asking: Asking, output: Path, code: int, *more: str) -> str:
     return ran.err
 
 
+MORE = ("--format", "pdf,png", "--save-activations")
+WRITTEN = (*REPORT, "journal", "run.json", "report.pdf", "report.png", "activations.safetensors")
+"""all that a run writes which is asked for more"""
+
+
 def check_unasked(asking: Asking, home: Path) -> None:
-    for name in (*REPORT, "journal", "run.json"):
+    for name in WRITTEN:
         output = home / name
         output.mkdir()
         (output / name).write_bytes(b"my own")
-        assert "--overwrite" in check_refused(asking, output, 2)
+        assert "--overwrite" in check_refused(asking, output, 2, *MORE)
         if name != "journal":
-            assert "--overwrite" in check_refused(asking, output, 2, "--resume")
+            assert "--overwrite" in check_refused(asking, output, 2, "--resume", *MORE)
 
 
 def test_nothing_is_overwritten_unasked(asking, tmp_path):
@@ -200,10 +208,48 @@ def test_a_finished_run_is_not_overwritten_unasked(asking, tmp_path):
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",), ("--resume",)])
-@pytest.mark.parametrize("name", [*REPORT, "journal", "run.json"])
+@pytest.mark.parametrize("name", WRITTEN)
 def test_a_directory_where_a_file_should_be(asking, tmp_path, name, more):
     (tmp_path / name / "inner").mkdir(parents=True)
-    assert f"{tmp_path / name}: it is a directory, expected a file" in check_refused(asking, tmp_path, 5, *more)
+    said = check_refused(asking, tmp_path, 5, *MORE, *more)
+    assert f"{tmp_path / name}: it is a directory, expected a file" in said
+
+
+def test_what_is_not_written_may_be_there(asking, tmp_path):
+    (tmp_path / "report.pdf").write_bytes(b"my own")
+    assert asking.run(tmp_path).code == 0
+    assert (tmp_path / "report.pdf").read_bytes() == b"my own"
+
+
+def test_what_appears_before_the_lock_is_held_is_not_overwritten(asking, tmp_path, monkeypatch):
+    """Another process may finish there while this one loads its model."""
+    output, real = tmp_path / "out", Journal.begin
+
+    def begin(self, question):
+        shutil.copytree(asking.undisturbed, output)
+        (output / "report.md").write_text("my own")
+        real(self, question)
+
+    _ = asking.undisturbed
+    monkeypatch.setattr(Journal, "begin", begin)
+    assert "already holds a report of llama" in asking.run(output).err
+    assert (output / "report.md").read_text() == "my own"
+
+
+def test_an_unfinished_run_over_an_older_report_is_spoken_of_first(asking, tmp_path, monkeypatch):
+    """The report is as it was until the other is there; nobody takes it for that of the run that has begun."""
+    output = Path(shutil.copytree(asking.undisturbed, tmp_path / "out"))
+    with monkeypatch.context() as patch:
+        patch.setattr("noisescope.report.Report.save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert asking.run(output, "--overwrite", "--trials", "2").code == 130
+    assert files_of(output) == asking.expected
+    for killed in (False, True):  # then run.json says nothing of how it ended
+        if killed:
+            (output / "run.json").unlink()
+        said = check_refused(asking, output, 2, "--trials", "2")
+        assert "holds a run that is not finished, over an older report; go on with --resume" in said
+    assert asking.run(output, "--resume", "--trials", "2").code == 0
+    assert "already holds a report" in check_refused(asking, output, 2)
 
 
 def test_a_directory_that_appears_during_the_run(asking, tmp_path, monkeypatch):
@@ -221,15 +267,13 @@ def test_a_directory_that_appears_during_the_run(asking, tmp_path, monkeypatch):
 
 
 def test_a_journal_that_cannot_be_read(asking, tmp_path, monkeypatch):
-    output, real = Path(shutil.copytree(asking.undisturbed, tmp_path / "out")), Path.read_bytes
+    output = Path(shutil.copytree(asking.undisturbed, tmp_path / "out"))
 
-    def read_bytes(self):
-        if self.name == "journal":
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(self)
+    def read_whole(path, most_bytes):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", read_bytes)
+        patch.setattr("noisescope.store.journal.read_whole", read_whole)
         ran = asking.run(output, "--resume")
     assert (ran.code, ran.err) == (5, f"noisescope: cannot read {output / 'journal'}: Input/output error\n")
     check_goes_on(asking, output, None)
@@ -301,17 +345,26 @@ def first(asking: Asking, output: Path, wanted: Callable[[list[str]], bool]) -> 
 
 
 def content_is_not_looked_at(monkeypatch):
-    monkeypatch.setattr(run_directory, "_refuse_content", lambda path: None)
+    monkeypatch.setattr(run_directory, "_refuse_content", lambda path, writes: None)
 
 
 def only_the_report_is_looked_at(monkeypatch):
     real = run_directory._refuse_content
     monkeypatch.setattr(
-        run_directory, "_refuse_content", lambda path: real(path) if (path / "report.json").exists() else None
+        run_directory,
+        "_refuse_content",
+        lambda path, writes: real(path, writes) if (path / "report.json").exists() else None,
     )
 
 
-@pytest.mark.parametrize("mutant", [content_is_not_looked_at, only_the_report_is_looked_at])
+def only_what_every_run_writes_is_looked_at(monkeypatch):
+    real = run_directory._refuse_content
+    monkeypatch.setattr(run_directory, "_refuse_content", lambda path, writes: real(path, REPORT))
+
+
+@pytest.mark.parametrize(
+    "mutant", [content_is_not_looked_at, only_the_report_is_looked_at, only_what_every_run_writes_is_looked_at]
+)
 def test_what_is_overwritten_unasked_is_caught(asking, tmp_path, monkeypatch, mutant):
     mutant(monkeypatch)
     with pytest.raises(AssertionError):

@@ -171,13 +171,67 @@ def test_interrupted_when_a_run_that_was_there_goes_on(asking, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("given", "printed"),
     [
-        (["diagnose", "a b", "--overwrite"], "noisescope diagnose 'a b' --resume"),
-        (["diagnose", "--resume", "--output", "x;y"], "noisescope diagnose --output 'x;y' --resume"),
-        (["diagnose", "--config", "run.yaml"], "noisescope diagnose --config run.yaml --resume"),
+        (["diagnose", "a b", "--overwrite"], "noisescope diagnose --resume 'a b'"),
+        (["diagnose", "--resume", "--output", "x;y"], "noisescope diagnose --resume --output 'x;y'"),
+        (["diagnose", "--config", "run.yaml"], "noisescope diagnose --resume --config run.yaml"),
+        (["diagnose", "--output", "x", "--", "./model"], "noisescope diagnose --resume --output x -- ./model"),
+        (["diagnose", "--overwrite", "--", "--overwrite"], "noisescope diagnose --resume -- --overwrite"),
     ],
 )
 def test_the_command_can_be_pasted(given, printed):
     assert run_directory.resuming(given) == printed
+
+
+def test_the_command_goes_on_also_where_a_file_says_overwrite(asking, tmp_path):
+    """The flag, which a person has just typed, beats the key."""
+    output = Path(shutil.copytree(asking.undisturbed, tmp_path / "out"))
+    (tmp_path / "run.yaml").write_text("overwrite: true\n")
+    with pytest.MonkeyPatch.context() as patch:
+        signal_at(patch, signal.SIGINT, 5)
+        ran = asking.run(output, "--config", tmp_path / "run.yaml")
+    assert ran.code == 130
+    assert main(check_said(ran.err, output)) == 0
+    asking.check_finished(output)
+
+
+def test_run_json_says_so_before_another_may_begin(asking, tmp_path, monkeypatch):
+    """The entry is written while the lock is held."""
+    real, held = run_directory.RunDirectory._record, []
+
+    def record(self: Any, status: str) -> None:
+        held.append((status, self.journal._lock is not None))
+        real(self, status)
+
+    monkeypatch.setattr(run_directory.RunDirectory, "_record", record)
+    signal_at(monkeypatch, signal.SIGINT, 5)
+    assert asking.run(tmp_path / "out").code == 130
+    assert held == [("interrupted", True)]
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """As that of a job in the background, or under nohup."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts.interruptible():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_second_one_shows_the_cursor_again(tmp_path):
+    """The bars hide it, and nothing runs after the second one that would show it."""
+    script = "import os, signal; from noisescope.cli.interrupts import interruptible\n"
+    script += "with interruptible():\n    try:\n        os.kill(os.getpid(), 2)\n"
+    script += "    finally:\n        os.kill(os.getpid(), 2)"
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    world = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    assert subprocess.run([sys.executable, "-c", script], stderr=theirs, env=world, check=False).returncode == 130
+    assert os.read(ours, 100) == b"\x1b[?25h"
+    os.close(ours)
+    os.close(theirs)
 
 
 @pytest.mark.slow

@@ -15,7 +15,10 @@ import typer
 import noisescope
 import trained
 from noisescope.cli import app
+from noisescope.cli.flags import CHECKS
+from noisescope.errors import InputError
 from noisescope.noise import NOISES
+from noisescope.specs import checked
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -65,8 +68,12 @@ def test_commands_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def _deafen(command: Any) -> None:
-    """Parsing stays, running does not. `get_command` makes new commands each time, so nothing has to be restored."""
-    command.callback = wraps(command.callback)(lambda *_, **__: None) if command.callback else None
+    """Parsing and checks stay, running does not. `get_command` makes new commands each time: nothing is to restore."""
+
+    def check(*_: Any, **given: Any) -> None:
+        checked(given, CHECKS if command.name == "diagnose" else {})
+
+    command.callback = wraps(command.callback)(check) if command.callback else None
     for inner in getattr(command, "commands", {}).values():
         _deafen(inner)
 
@@ -75,7 +82,7 @@ def _deafen(command: Any) -> None:
     "line", ["diagnos", "diagnose --levle full", "diagnose --level foo", "diagnose a b", "sites --all=x"]
 )
 def test_wrong_commands_are_seen(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(typer.BadParameter.__mro__[1]):
+    with pytest.raises((typer.BadParameter.__mro__[1], InputError)):
         test_commands_parse(line, tmp_path, monkeypatch)
 
 

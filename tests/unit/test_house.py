@@ -12,9 +12,9 @@ import noisescope
 SRC = Path(noisescope.__file__).parent
 ROOMS = [
     "errors",
+    "store",
     "specs",
     "keys",
-    "store",
     "models",
     "sites",
     "operators",

@@ -7,13 +7,19 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
+from numpy.typing import NDArray
 
 from noisescope import store
 from noisescope.errors import StoreError
+from noisescope.measure.comparing import Outcome
+from noisescope.store.packing import pack, unpack
 
 SOURCES = str(Path(__file__).parents[2] / "src")
 CALLS = ("open", "fsync", "replace", "rename", "mkdir")
@@ -249,6 +255,99 @@ class TestLock:
     def test_body_errors_pass_unchanged(self, tmp_path):
         with pytest.raises(FileNotFoundError), store.lock(tmp_path / "lock"):
             raise FileNotFoundError
+
+    def test_one_that_is_removed_by_its_holder_lets_no_two_in(self, tmp_path, monkeypatch):
+        """Whoever opened the file before it was removed gets a lock that guards no name, and must not rely on it."""
+        fcntl = pytest.importorskip("fcntl")
+        path, real, first = tmp_path / "lock", fcntl.flock, store.lock(tmp_path / "lock")
+        first.__enter__()
+
+        def leave_just_before(file, what):
+            nonlocal first
+            if first is not None:
+                leaving, first = first, None
+                path.unlink()
+                leaving.__exit__(None, None, None)
+            return real(file, what)
+
+        monkeypatch.setattr(fcntl, "flock", leave_just_before)
+        with ExitStack() as second, suppress(StoreError):
+            second.enter_context(store.lock(path, wait=False))
+            with pytest.raises(StoreError), store.lock(path, wait=False):
+                pass
+        assert first is None
+
+
+class TestReadWhole:
+    def test_a_file(self, tmp_path):
+        (tmp_path / "f").write_bytes(b"x" * 10)
+        (tmp_path / "link").symlink_to(tmp_path / "f")
+        assert store.read_whole(tmp_path / "link", 10) == b"x" * 10
+
+    def test_what_is_no_file_or_too_large(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "f").write_bytes(b"x" * 2049)
+        for name, why in {"pipe": "is a pipe or a device", ".": "is a directory", "f": "is larger than 2 kB"}.items():
+            with pytest.raises(OSError, match=why):
+                store.read_whole(tmp_path / name, 2048)
+        with pytest.raises(OSError, match="is a pipe or a device"):
+            store.read_whole(Path("/dev/zero"), 1 << 30)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something of each kind."""
+
+    count: int
+    share: float
+    name: str
+    sure: bool
+    layer: int | str
+    more: float | None
+    sums: NDArray[np.float64]
+
+
+KEPT = Kept(3, 0.5, "a", True, "head", None, np.array([1.0, 2.0]))
+
+
+class TestUnpack:
+    def test_what_was_packed(self):
+        found = unpack(Kept, pack(KEPT))
+        assert repr(found) == repr(KEPT)
+        assert unpack(Kept, {**pack(KEPT), "share": 1}).share == 1, "a whole number is a number"
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"count": "x"},
+            {"count": 1.0},
+            {"count": True},
+            {"count": None},
+            {"share": "0.5"},
+            {"share": False},
+            {"name": 1},
+            {"sure": 1},
+            {"layer": 1.5},
+            {"layer": None},
+            {"more": "x"},
+            {"sums": [1.0]},
+            {"sums": pack(np.array([1, 2]))},
+            {"sums": {**pack(np.array([1.0])), "shape": [3]}},
+        ],
+    )
+    def test_what_is_of_another_kind(self, wrong):
+        with pytest.raises(ValueError, match=r"expected|not a Kept|cannot reshape"):
+            unpack(Kept, {**pack(KEPT), **wrong})
+
+    @pytest.mark.parametrize("lengths", [(0, 3), (3, 2), (0, 0)])
+    def test_an_outcome_whose_sums_are_not_of_one_length(self, lengths, tmp_path):
+        sums = [np.zeros(lengths[0]), *[np.zeros(lengths[1])] * 5]
+        names = ("tokens", "kl_nats", "flips", "nll_nats", "correct", "asked")
+        with store.Journal(tmp_path / "journal") as journal:
+            journal.begin({})
+            journal.keep("clean", {})
+            journal._records["clean"] = {**dict(zip(names, map(pack, sums), strict=True)), "chance": 0.5}
+            assert journal.recall(Outcome, "clean") is None
 
 
 def test_sha256(tmp_path):

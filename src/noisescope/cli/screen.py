@@ -1,17 +1,18 @@
 """What a person sees of a diagnosis on the screen; in colour on a terminal that wants it."""
 
 import os
-import shlex
 import sys
-from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .run_directory import RunDirectory, peak_bytes, program
+from ..errors import StoreError, printable
+from .run_directory import RunDirectory, peak_bytes
 
 if TYPE_CHECKING:
+    from ..diagnosis.commands import Commands
     from ..report import Report
 
-__all__ = ["said", "show", "show_report"]
+__all__ = ["said", "show", "show_report", "write"]
 
 _STYLES = {
     r"\b(CRITICAL|FAILED)\b": "bold red",
@@ -25,47 +26,52 @@ _STYLES = {
 
 def said(message: str) -> None:
     """A word on the side, to standard error."""
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(printable(message) + "\n")
 
 
-def show_report(
-    report: "Report", home: RunDirectory, *, model: str | None, data: str | None, wall_s: float, verbose: bool
-) -> None:
-    """The summary, what it cost, and where the report is; model and data are what the person called them."""
-    config, where, layers = (report.sections[name] for name in ("config", "environment", "coverage"))
+def show_report(report: "Report", home: RunDirectory, commands: "Commands", *, verbose: bool) -> None:
+    """The summary, what it cost, and where the report is; what to run next is named as this person types it."""
+    from ..report import Report
+
+    sections = report.sections
+    config, where, layers, found = (
+        sections[name] for name in ("config", "environment", "coverage", "executive_summary")
+    )
     given = config["data"]
-    minutes, seconds = divmod(round(wall_s), 60)
+    minutes, seconds = divmod(round(home.wall_s), 60)
     took = f"took {minutes} min {seconds} s" + (f", {peak / 1e9:.1f} GB at most" if (peak := peak_bytes()) else "")
-    names = {"noisescope-out": str(home.path), config["model"]: model, given["name"]: data}
-    summary = _as_typed(report.summary(verbose=verbose), {name: typed for name, typed in names.items() if typed})
+    steps = commands.next_steps(found["critical_operators"], found["avalanche_points"])
+    summary = Report({**sections, "next_steps": steps}).summary(verbose=verbose)
     show(
-        f"model  {config['model']}, {layers['layers']} layers, {where['parameters'] / 1e6:.1f} M parameters, "
-        f"{where['dtype']} on {where['device']}\n"
-        f"data   {given['name']}, {given['rows']} rows of up to {given['longest_row']} tokens, {given['task']}\n\n"
-        f"{summary}\n\n{took}\nReport: {home.path / 'report.html'}\n"
+        f"model  {printable(config['model'])}, {layers['layers']} layers, "
+        f"{where['parameters'] / 1e6:.1f} M parameters, {where['dtype']} on {where['device']}\n"
+        f"data   {printable(given['name'])}, {given['rows']} rows of up to {given['longest_row']} tokens, "
+        f"{given['task']}\n\n"
+        f"{summary}\n\n{took}\nReport: {printable(str(home.path / 'report.html'))}\n"
     )
-
-
-def _as_typed(summary: str, words: Mapping[str, str]) -> str:
-    """The commands of a summary with what this person types in place of the names that reports use."""
-    return "\n".join(
-        _command(line, words) if line.startswith(" noisescope ") else line for line in summary.splitlines()
-    )
-
-
-def _command(line: str, words: Mapping[str, str]) -> str:
-    command, _, why = line.partition("  # ")
-    _, *given = shlex.split(command)
-    return f" {program()} {shlex.join(words.get(word, word) for word in given)}  # {why.strip()}"
 
 
 def show(text: str) -> None:
-    """To standard output; characters that its encoding lacks as escapes, colours only where they are wanted."""
+    """To standard output, in colour where that is wanted."""
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
         text = _coloured(text)
+    write(text)
+
+
+def write(text: str) -> None:
+    """To standard output; characters that its encoding lacks as escapes.
+
+    What the system refuses is one line; a reader that has seen enough and left (`| head`) is no error.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError, ValueError):  # what is left in the buffer has nowhere to go when the process ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise StoreError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
 def _coloured(text: str) -> str:

@@ -14,17 +14,17 @@ softmax        30  inside fused attention; computed in steps when selected
 """
 
 import json
-import sys
 from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import NothingMatched
+from ..errors import NothingMatched, printable
 from ..operators import OPERATORS, expand
 from ..specs import Layer, Selection, parse_layers
 from .flags import flag
+from .screen import said, write
 from .table import write_table
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def sites(
     from ..models import load
     from ..sites import Layout, Selector
 
-    loaded = load(model, dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code, say=_say)
+    loaded = load(model, dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code, say=said)
     coverage = survey(loaded.model, blocks=blocks)
     meant = Selector(selection, Layout.of(loaded.model, blocks=blocks))
     found = [site for site in coverage.sites if meant(site.layer, site.operator, site.module)]
@@ -77,19 +77,15 @@ def sites(
             f"{selection.describe()}: no such site in {loaded.name}; run without a selection to see all"
         )
     if format is Format.json:
-        sys.stdout.write(json.dumps(_as_json(loaded, coverage, found), indent=2, allow_nan=False) + "\n")
+        write(json.dumps(_as_json(loaded, coverage, found), indent=2, allow_nan=False) + "\n")
         return
-    sys.stdout.write(_headline(loaded, coverage) + "\n\n")
+    write(_headline(loaded, coverage) + "\n\n")
     if every:
         write_table(("layer", "operator", "site"), [(str(s.layer), s.operator, s.name) for s in found])
     else:
         write_table(("layers", "operator", "module", "sites"), _grouped(found), right=(3,))
-    sys.stdout.write("\n")
+    write("\n")
     write_table(("operator", "sites", "how it is reached"), _meter(coverage, selection), right=(1,))
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(message + "\n")
 
 
 def _headline(loaded: "LoadedModel", coverage: "Coverage") -> str:
@@ -97,7 +93,7 @@ def _headline(loaded: "LoadedModel", coverage: "Coverage") -> str:
     size = sum(parameter.numel() for parameter in model.parameters())
     attention = getattr(model.config, "_attn_implementation", None)
     return (
-        f"{loaded.name}   {coverage.layers} layers, {size / 1e6:.1f} M parameters, "
+        f"{printable(loaded.name)}   {coverage.layers} layers, {size / 1e6:.1f} M parameters, "
         f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}, attention {attention}"
     )
 

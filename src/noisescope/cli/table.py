@@ -3,6 +3,9 @@
 import sys
 from collections.abc import Sequence
 
+from ..errors import printable
+from .screen import write
+
 __all__ = ["write_table"]
 
 
@@ -17,4 +20,4 @@ def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Se
         ).rstrip()
 
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
-    sys.stdout.write(f"{bold}{line(head)}{plain}\n" + "".join(line(row) + "\n" for row in rows))
+    write(f"{bold}{line(head)}{plain}\n" + "".join(printable(line(row)) + "\n" for row in rows))

@@ -1,47 +1,70 @@
-"""Commands to paste: the same model again, looking closer at what was found.
+"""Commands to paste: the same question again, looking closer at what was found.
 
-They name the model and the data as the report does, without paths; where a model was handed over in Python and has no
-name that a command could take, there are none.
+They repeat what was asked other than by default. Those of a report name the model and the data as the report does,
+without paths; where a model was handed over in Python and has no name that a command could take, there are none.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..models import DEFAULT
-from ..specs import OUTSIDE
+from ..specs import OUTSIDE, PRESETS, UNUSED, DiagnosisSpec, Layer, parse_layers
 
 __all__ = ["Commands"]
+
+_DEFAULT = DiagnosisSpec()
+_QUICK, _REPORT = PRESETS["quick"], PRESETS["report"]
+_LEFT: Mapping[str, object] = {
+    **vars(_DEFAULT),
+    "n_samples": _QUICK.n_samples,
+    "batch_size": 16,
+    "max_new_tokens": 512,
+    "dtype": "auto",
+    "device": "cpu",
+}
+"""what no flag is needed for; nor is one for None, or a switch that is off"""
+_NO_FLAG = ("target_degradation",)
 
 
 @dataclass(frozen=True)
 class Commands:
-    """How to ask again. `model` is None if no command can name it, `data` is None for the built-in text."""
+    """How to ask again. `model` is None if no command can name it, and empty where none needs to."""
 
     model: str | None
     data: str | None = None
+    """None for the built-in text"""
+    spec: DiagnosisSpec = _DEFAULT
+    n_samples: int = _QUICK.n_samples
+    options: Mapping[str, object] = field(default_factory=dict)
+    """the other flags: name -> value, True for a switch"""
+    output: str = "noisescope-out"
+    """where the report of this run is"""
+    program: str = "noisescope"
 
     @classmethod
-    def naming(cls, model: str | None, data: str | None) -> "Commands":
-        """None at all for names that cannot be pasted, such as one with a new line in it."""
-        pasted = all(name is None or name.isprintable() for name in (model, data))
-        return cls(model, data) if pasted else cls(None)
+    def naming(cls, model: str | None, data: str | None, **asked: Any) -> "Commands":
+        """As a report names them; none at all for names that cannot be pasted, such as one with a new line in it."""
+        names = (model, data, *asked.get("options", {}).values())
+        pasted = all(name.isprintable() for name in names if isinstance(name, str))
+        return cls("" if model == DEFAULT.name else model, data, **asked) if pasted else cls(None)
 
     def closer_to_operator(self, name: str) -> str:
         """Which layers an operator is fragile in; for a place outside the blocks, the same with more data."""
         if name in OUTSIDE:
-            return self._again("--layers", name, "--level", "operator", "--preset", "report", output=name)
-        return self._again("--operators", name, "--level", "layer", "--sampled", "all", output=name)
+            return self._again(name, thorough=True, layers=(name,), level="operator")
+        return self._again(name, operators=(name,), level="layer", sampled="all")
 
     def closer_to_layers(self, layer_range: str) -> str:
         """Every operator of a window, injected."""
         layers = layer_range.removeprefix("L")
-        return self._again("--layers", layers, "--sampled", "all", "--preset", "report", output=f"layers-{layers}")
+        level = "operator" if self.spec.level == "layer" else self.spec.level
+        return self._again(f"layers-{layers}", thorough=True, layers=parse_layers(layers), level=level, sampled="all")
 
     def closer_to_channels(self) -> str:
         """Outlier channels over more data."""
-        return self._again("--level", "channel", "--preset", "report", output="channels")
+        return self._again("channels", thorough=True, level="channel")
 
     def next_steps(self, critical: Sequence[str], avalanches: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         """What to run after this report, the most useful first."""
@@ -56,25 +79,68 @@ class Commands:
             for name in critical
             if name not in OUTSIDE
         ][:1]
+        return [*steps, *self._more_thoroughly()]
+
+    def _more_thoroughly(self) -> list[dict[str, str]]:
+        """The same with the preset for reports, and how to compare; nothing if this was as thorough."""
+        more = []
+        if self.n_samples < _REPORT.n_samples:
+            more.append(f"up to {_REPORT.n_samples / self.n_samples:.2g} times the data")
+        if self.spec.trials < _REPORT.trials and "trials" not in UNUSED[self.spec.level]:
+            more.append(f"{_REPORT.trials} draws")
+        if not more:
+            return []
+        compare = shlex.join(["report", self.output, _directory("thorough")])
         return [
-            *steps,
-            {
-                "command": self._again("--preset", "report", output="thorough"),
-                "why": "narrower intervals: four times the data, three draws",
-            },
-            {
-                "command": f"noisescope report noisescope-out {_directory('thorough')}",
-                "why": "what differs, and what of it is more than chance",
-            },
+            {"command": self._again("thorough", thorough=True), "why": f"narrower intervals: {', '.join(more)}"},
+            {"command": f"{self.program} {compare}", "why": "what differs, and what of it is more than chance"},
         ]
 
-    def _again(self, *flags: str, output: str) -> str:
+    def _again(self, output: str, *, thorough: bool = False, **changes: Any) -> str:
+        """The command for the same question but for these changes of the spec."""
         if self.model is None:
             return ""
-        words = ["noisescope", "diagnose"]
-        words += [] if self.model == DEFAULT.name else [self.model]
-        words += [] if self.data is None else ["--data", self.data]
-        return shlex.join([*words, *flags, "--output", _directory(output)])
+        spec = replace(self.spec, **changes)
+        asked = {name: getattr(spec, name) for name in _fields_with_a_flag()} | {"n_samples": self.n_samples}
+        if thorough:  # the preset says how much, unless more was asked for
+            enough = [name for name, amount in vars(_REPORT).items() if asked[name] <= amount]
+            asked = {name: value for name, value in asked.items() if name not in enough} | {"preset": "report"}
+        words = [
+            word
+            for name, value in {**asked, **self.options}.items()
+            if name not in UNUSED[spec.level] and value not in (None, _LEFT.get(name, False))
+            for word in _words(name, value)
+        ]
+        named = [] if not self.model else [self.model]
+        named += [] if self.data is None else ["--data", self.data]
+        return f"{self.program} {shlex.join(['diagnose', *named, *words, '--output', _directory(output)])}"
+
+
+def _fields_with_a_flag() -> Iterable[str]:
+    return (part.name for part in fields(DiagnosisSpec) if part.name not in _NO_FLAG)
+
+
+def _words(name: str, value: object) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    return [flag] if value is True else [flag, _text(value)]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return _listed(value)
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
+
+
+def _listed(names: Iterable[Layer]) -> str:
+    """Layers or operators with commas, layers in a row as a range."""
+    found: list[list[Layer]] = []
+    for name in names:
+        if found and isinstance(name, int) and found[-1][-1] == name - 1:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
 
 
 def _directory(name: str) -> str:

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..measure.batches import EvaluationSet
+from ..models import DEFAULT
 from ..report import Report
 from ..specs import OPTIONS, DiagnosisSpec, checked
 from ..store import Journal
@@ -22,7 +23,7 @@ from .accepting import accept, data_for
 from .commands import Commands
 from .memory import enough_memory
 from .progress import Progress, silent
-from .question import question
+from .question import environment, question
 from .sections import sections
 from .stages import Diagnosis
 
@@ -106,7 +107,25 @@ def diagnose(
     diagnosis.check()
     if journal is not None:
         journal.begin(question(diagnosis, max_new_tokens=max_new_tokens, tokenizer=tokenizer))
-    commands = Commands.naming(name, evaluation.name if isinstance(data, str) else None)
+    where = environment(model)
+    options = {
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "max_new_tokens": max_new_tokens,
+        "calibration_data": calibration.name if isinstance(calibration_data, str) else None,
+        "calibration_samples": calibration_samples,
+        "blocks": blocks,
+        "dtype": None if name == DEFAULT.name and where["dtype"] == "float32" else where["dtype"],
+        "device": where["device"],
+        "attn": None if where["attention"] == "sdpa" else where["attention"],
+    }
+    commands = Commands.naming(
+        name,
+        evaluation.name if isinstance(data, str) else None,
+        spec=spec,
+        n_samples=n_samples,
+        options=options,
+    )
     with enough_memory(batch_size):
         report = Report(sections(diagnosis, name=name or type(model).__name__, commands=commands))
         if save_activations is not None:

@@ -8,6 +8,7 @@ import torch
 
 from .. import __version__
 from ..keys import fingerprint_config, fingerprint_tokenizer
+from ..measure.batches import EvaluationSet
 from .stages import Diagnosis
 
 __all__ = ["environment", "question"]
@@ -15,18 +16,30 @@ __all__ = ["environment", "question"]
 
 def question(run: Diagnosis, *, tokenizer: Any, max_new_tokens: int) -> dict[str, Any]:
     """Everything that the answer depends on, by name; what explains most of a difference comes first."""
-    where = environment(run.model)
+    where, other = environment(run.model), None if run.calibration is run.data else run.calibration
     return {
         **{name: where[name] for name in ("dtype", "device", "attention")},
         "model": run.weights,
         "model's configuration": fingerprint_config(run.model),
         **where,
         "tokenizer": fingerprint_tokenizer(tokenizer),
+        "seed": run.spec.seed,
+        **_shape(run.data),
         "data": run.data.fingerprint,
-        "calibration data": None if run.calibration is run.data else run.calibration.fingerprint,
+        "calibration_samples": other and _shape(other)["n_samples"],
+        "calibration data": other and other.fingerprint,
         "max_new_tokens": max_new_tokens,
         "blocks": [run.layout.paths[block] for block in run.layout.blocks],
         **run.spec.as_json(),
+    }
+
+
+def _shape(data: EvaluationSet) -> dict[str, int]:
+    """What the flags about data came to: another of these is said before "another data", which it explains."""
+    return {
+        "n_samples": len({sample for batch in data for sample in batch.samples}),
+        "max_length": max(batch.input_ids.shape[1] for batch in data),
+        "batch_size": max(batch.rows for batch in data),
     }
 
 

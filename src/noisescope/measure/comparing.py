@@ -44,6 +44,11 @@ class Outcome:
     chance: float
     """the accuracy of guessing"""
 
+    def __post_init__(self) -> None:
+        lengths = {len(part) for part in self._sums()}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"expected as many sums of each kind, not {sorted(lengths)}")
+
     @classmethod
     def of(cls, rows: "RowScores", data: "EvaluationSet", correct: Sums | None = None) -> "Outcome":
         """The outcome from the rows' scores; `correct` has the samples' right answers, where they were generated."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError, unknown_name
 from ..keys import Key
+from ..specs import known
 
 __all__ = ["NOISES", "Measured", "Noise", "make_noise", "register"]
 
@@ -72,6 +73,7 @@ def register(noise: _N) -> _N:
     if name in NOISES:
         raise InputError(f'noise "{name}" is registered already, by {NOISES[name].__qualname__}')
     NOISES[name] = noise
+    known.know(known.ERROR_TYPES, name)
     return noise
 
 

@@ -227,7 +227,9 @@ class Bench:
             self.on_batch()
         outcome = Outcome.of(RowScores.concatenate(scores), self.data, self._answers(_NOTHING, 0))
         if self._known is not None and not outcome.same_as(self._known.outcome):
-            raise ModelError("the model does not compute what it did in the run to go on with; begin anew")
+            raise ModelError(
+                "the model does not compute what it did in the run to go on with; begin anew (--overwrite)"
+            )
         return CleanRun(logits, recordings, outcome)
 
     def _first_layer(self, selection: Selection) -> int:

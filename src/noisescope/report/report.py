@@ -16,6 +16,9 @@ from .table import MapTable
 
 __all__ = ["Report"]
 
+LARGEST = 256 << 20
+"""bytes of a report.json; that of a model of 30 layers has half a million"""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -82,7 +85,7 @@ class Report:
         file = Path(path)
         file = file / "report.json" if file.is_dir() else file
         try:
-            sections = decode(file.read_text(encoding="utf-8"))
+            sections = decode(store.read_whole(file, LARGEST).decode("utf-8"))
         except OSError as error:
             raise InputError(f"{one_line(file)}: cannot be read ({error.strerror})") from None
         except ValueError as error:

@@ -1,7 +1,8 @@
 """What can be asked, checked and canonical: a selection of sites, a diagnosis. No torch here."""
 
+from . import known
 from .checks import Check, checked, named
-from .diagnosis import DEFAULT_WINDOW, FIELDS, LEVELS, OPTIONS, PRESETS, DiagnosisSpec, Preset
+from .diagnosis import DEFAULT_WINDOW, FIELDS, LEVELS, OPTIONS, PRESETS, SAMPLED, UNUSED, DiagnosisSpec, Preset
 from .selecting import (
     OUTSIDE,
     Layer,
@@ -21,6 +22,8 @@ __all__ = [
     "OPTIONS",
     "OUTSIDE",
     "PRESETS",
+    "SAMPLED",
+    "UNUSED",
     "Check",
     "DiagnosisSpec",
     "Layer",
@@ -30,6 +33,7 @@ __all__ = [
     "check_scale",
     "check_scales",
     "checked",
+    "known",
     "named",
     "parse_layers",
     "parse_names",

@@ -5,16 +5,20 @@ a flag, or a line in a file.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
 
 from ..errors import InputError, quoted, unknown_name
 
-__all__ = ["Check", "checked", "named", "one_of", "optional", "positive", "text", "truth", "whole"]
+__all__ = ["Check", "checked", "named", "number", "one_of", "optional", "text", "truth", "whole"]
 
 Check: TypeAlias = Callable[[Any], Any]
 """the canonical value, or an InputError"""
+
+LARGEST = 1e38
+"""of any number here: float32 ends soon after, and the square is still a number like others"""
+LARGEST_WHOLE = 2**63 - 1
 
 
 def checked(values: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
@@ -42,17 +46,39 @@ def whole(least: int) -> Check:
 
     def check(given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or given < least:
-            raise InputError(f"got {quoted(given)}, expected a whole number of at least {least}")
+            raise InputError(f"got {_shown(given)}, expected a whole number of at least {least}")
+        if given > LARGEST_WHOLE:
+            raise InputError(f"got {_shown(given)}, expected a whole number below 2^63")
         return given
 
     return check
 
 
-def positive(given: Any) -> float:
-    """A finite number above zero."""
-    if isinstance(given, bool) or not isinstance(given, Real) or not 0 < float(given) < math.inf:
-        raise InputError(f"got {quoted(given)}, expected a number > 0")
-    return float(given)
+def number(*, above: float | None = None, least: float | None = None) -> Check:
+    """A number above, or of at least, so much; no larger than anyone means."""
+    expected = f"a number > {above:g}" if above is not None else f"a number >= {least:g}"
+
+    def check(given: Any) -> float:
+        if isinstance(given, bool) or not isinstance(given, Real):
+            raise InputError(f"got {quoted(given)}, expected {expected}")
+        try:
+            found = float(given)
+        except OverflowError:  # of a whole number with hundreds of digits
+            found = math.inf
+        low = (above is not None and not found > above) or (least is not None and not found >= least)
+        if low or found > LARGEST:
+            most = f", at most {LARGEST:g}" if LARGEST < found < math.inf else ""
+            raise InputError(f"got {_shown(given)}, expected {expected}{most}")
+        return found
+
+    return check
+
+
+def _shown(given: Any) -> str:
+    """A value as `quoted` shows it; Python does not write out whole numbers of thousands of digits."""
+    if isinstance(given, int) and abs(given) > 10**40:
+        return f"a number of {given.bit_length()} bits"
+    return quoted(given)
 
 
 def truth(given: Any) -> bool:
@@ -69,7 +95,7 @@ def text(given: Any) -> str:
     return given
 
 
-def one_of(what: str, names: tuple[str, ...]) -> Check:
+def one_of(what: str, names: Sequence[str]) -> Check:
     """One of these names; another is told the nearest."""
 
     def check(given: Any) -> str:

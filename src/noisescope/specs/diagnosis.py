@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import InputError
-from .checks import Check, checked, one_of, optional, positive, text, truth, whole
+from ..errors import InputError, unknown_name
+from . import known
+from .checks import Check, checked, number, one_of, optional, truth, whole
 from .selecting import Layer, parse_layers, parse_names
 
-__all__ = ["DEFAULT_WINDOW", "FIELDS", "LEVELS", "OPTIONS", "PRESETS", "DiagnosisSpec", "Preset"]
+__all__ = ["DEFAULT_WINDOW", "FIELDS", "LEVELS", "OPTIONS", "PRESETS", "SAMPLED", "UNUSED", "DiagnosisSpec", "Preset"]
 
 DEFAULT_WINDOW = 3
 """layers of a window, or as many as there are"""
@@ -38,6 +39,15 @@ def _samples(given: Any) -> int:
     return count
 
 
+def _operators(given: Any) -> tuple[str, ...] | None:
+    """Operators and groups of them, as they were named; `noisescope.operators` knows what the groups hold."""
+    names = parse_names(given.replace(",", " ").split() if isinstance(given, str) else given, what="operators")
+    for name in names or ():
+        if name not in known.OPERATORS and name not in known.GROUPS:
+            raise unknown_name("operator", name, known.OPERATORS)
+    return names
+
+
 def _engine(given: Any) -> str:
     if given == "ray":
         raise InputError('got "ray", which is not available yet, expected local')
@@ -47,16 +57,16 @@ def _engine(given: Any) -> str:
 FIELDS: Mapping[str, Check] = MappingProxyType(
     {
         "level": one_of("level", LEVELS),
-        "noise_scale": positive,
-        "layer_noise_scale": optional(positive),
-        "error_type": text,
+        "noise_scale": number(above=0),
+        "layer_noise_scale": optional(number(above=0)),
+        "error_type": one_of("error type", known.ERROR_TYPES),
         "layers": parse_layers,
-        "operators": lambda given: parse_names(given, what="operators"),
+        "operators": _operators,
         "window_size": whole(1),
         "step_size": whole(1),
-        "avalanche_threshold": positive,
-        "outlier_threshold": positive,
-        "target_degradation": positive,
+        "avalanche_threshold": number(above=0),
+        "outlier_threshold": number(least=1),
+        "target_degradation": number(above=0),
         "trials": whole(1),
         "sampled": one_of("sampled", SAMPLED),
         "curvature": truth,
@@ -76,6 +86,21 @@ OPTIONS: Mapping[str, Check] = MappingProxyType(
     }
 )
 """what a run is given beside the question: how much of the data, and how it is worked off -> its check"""
+
+
+_LOOKS_AT_CHANNELS = ("outlier_threshold", "calibration_data", "calibration_samples")
+_LOOKS_AT_LAYERS = ("window_size", "step_size", "layer_noise_scale", "avalanche_threshold")
+_ADDS_NOISE = ("noise_scale", "error_type", "operators", "trials", "sampled", "curvature", "max_new_tokens")
+
+UNUSED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "operator": (*_LOOKS_AT_LAYERS, *_LOOKS_AT_CHANNELS),
+        "layer": _LOOKS_AT_CHANNELS,
+        "channel": (*_ADDS_NOISE, *_LOOKS_AT_LAYERS),
+        "full": (),
+    }
+)
+"""level -> fields and options that it does not look at"""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ Only the parser of PyYAML is used, never what makes objects of its events. Refus
 much can go wrong with them: tags, anchors and aliases, several documents, keys set twice, deep nesting, large files.
 """
 
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TypeAlias
 
 import yaml
 
+from .. import store
 from ..errors import InputError, printable, quoted
 
 __all__ = ["Document", "Entry", "Value", "read_document"]
@@ -68,21 +68,12 @@ def read_document(path: Path) -> Document:
 
 
 def _bytes(path: Path, label: str) -> bytes:
-    data = b""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):  # a pipe would wait, a device never end
-            with path.open("rb") as file:
-                data = file.read(LARGEST + 1)
+        return store.read_whole(path, LARGEST)
     except FileNotFoundError:
         raise InputError(f"{label}: no such file") from None
     except (OSError, ValueError) as error:  # a ValueError for a name with a NUL in it
         raise InputError(f"{label}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if not stat.S_ISREG(mode):
-        raise InputError(f"{label}: is {'a directory' if stat.S_ISDIR(mode) else 'no file'}, expected a YAML file")
-    if len(data) > LARGEST:
-        raise InputError(f"{label}: more than {LARGEST >> 10} kB, expected a configuration")
-    return data
 
 
 def _decoded(data: bytes, label: str) -> str:

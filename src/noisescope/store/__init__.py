@@ -1,6 +1,6 @@
 """The only room that writes files: whole ones (`files`), and the journal of a run (`journal`). It imports no torch."""
 
-from .files import Spill, atomic_directory, atomic_write, lock, make_directory, remove, sha256, sweep
+from .files import Spill, atomic_directory, atomic_write, lock, make_directory, read_whole, remove, sha256, sweep
 from .journal import Journal
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "atomic_write",
     "lock",
     "make_directory",
+    "read_whole",
     "remove",
     "sha256",
     "sweep",

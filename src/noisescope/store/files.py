@@ -3,7 +3,8 @@
     atomic_write(path, data)        one file, replaced whole
     atomic_directory(path)          a directory that appears with everything in it, or not at all
     lock(path)                      one process at a time; the lock of a dead one is free at once
-    sha256(path)                    what a file holds
+    read_whole(path, most_bytes)    what a file of a sensible size holds
+    sha256(path)                    its digest
     Spill(parent)                   values that do not fit in memory, for as long as the process lives
 
 Nothing here knows what the bytes mean. What the system refuses (no space, no
@@ -16,6 +17,7 @@ __all__ = [
     "atomic_write",
     "lock",
     "make_directory",
+    "read_whole",
     "remove",
     "sha256",
     "store_errors",
@@ -29,6 +31,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
@@ -100,7 +103,8 @@ def lock(path: Path, *, wait: bool = True, waiting: Callable[[int | None], None]
 
     When another process has it: with wait, waiting(its pid) is called once and the block starts when it is free;
     without, StoreError names the pid. The operating system releases the lock of a process that died, so a stale
-    one never blocks. The lock file itself stays behind: removing it would let two processes in.
+    one never blocks. The lock file itself stays behind; only who holds it may remove it, because whoever opened it
+    before finds, once the lock is free, that it has no name any more, and begins again with the one that has.
     """
     held = FileLock(str(path))
     owner = path.with_name(f"{path.name}.owner")
@@ -115,6 +119,24 @@ def lock(path: Path, *, wait: bool = True, waiting: Callable[[int | None], None]
         with suppress(OSError):
             owner.unlink(missing_ok=True)
         held.release()
+
+
+def read_whole(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a file; an OSError for what is no file, or larger than anything that is meant to be there.
+
+    A pipe would wait for its writer and a device never end: neither is opened. The error's strerror says why.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a directory, expected a file")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "is a pipe or a device, expected a file")
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        size = f"{most_bytes >> 20} MB" if most_bytes >> 20 else f"{most_bytes >> 10} kB"
+        raise OSError(errno.EFBIG, f"is larger than {size}")
+    return data
 
 
 def sha256(path: Path) -> str:
@@ -218,7 +240,7 @@ def _acquire(held: FileLock, owner: Path, *, wait: bool, waiting: Callable[[int 
 
 def _pid(owner: Path) -> int | None:
     try:
-        return int(owner.read_text())
+        return int(read_whole(owner, 100))
     except (OSError, ValueError):
         return None
 

@@ -9,7 +9,7 @@ line, which says what was asked, is indispensable. Order means nothing: a record
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import Any, TypeVar
 
 from ..errors import InputError, StoreError
 from .encoding import decode, encode_line
-from .files import atomic_write, lock, make_directory, remove, store_errors, sweep, write_all
+from .files import atomic_write, lock, make_directory, read_whole, remove, store_errors, sweep, write_all
 from .packing import pack, unpack
 
 __all__ = ["Journal"]
 
 VERSION = 1
+LARGEST = 512 << 20
+"""bytes: far more than any run has kept"""
 _T = TypeVar("_T")
 _DIGITS = 16
 
@@ -37,14 +39,17 @@ class Journal:
     ...     report = noisescope.diagnose(model, texts, journal=journal)
     """
 
-    def __init__(self, path: str | Path, *, anew: bool = False) -> None:
+    def __init__(self, path: str | Path, *, anew: bool = False, once_held: Callable[[], None] = lambda: None) -> None:
+        """With `anew`, what is there is replaced. `once_held` is called when no other process can be at the file any
+        more, before it is read or written; what it raises ends `begin`.
+        """
         self.path = Path(path)
         self.damaged = 0
         """lines that could not be read, and are computed anew"""
         self.kept = 0
         """records that were there when the run began"""
         self._lock_file = self.path.with_name(f".{self.path.name}.lock")
-        self._anew = anew
+        self._anew, self._once_held = anew, once_held
         self._records: dict[str, Any] = {}
         self._lock: AbstractContextManager[None] | None = None
         self._file: int | None = None
@@ -60,6 +65,7 @@ class Journal:
         make_directory(self.path.parent)
         self._lock = lock(self._lock_file, wait=False)
         self._lock.__enter__()
+        self._once_held()
         sweep(self.path)
         if self.path.exists() and not self._anew:
             self._read(question)
@@ -104,9 +110,10 @@ class Journal:
             os.close(file)
         held, self._lock = self._lock, None
         if held is not None:
-            if self._is_new and not self._records:
-                with suppress(StoreError):  # why the run ended is what matters, and an empty journal does no harm
+            with suppress(StoreError):  # why the run ended is what matters, and an empty journal does no harm
+                if self._is_new and not self._records:
                     remove(self.path)
+                if not os.path.lexists(self.path):  # then the lock guards nothing
                     remove(self._lock_file)
             held.__exit__(None, None, None)
             self._remove_directories()
@@ -127,10 +134,10 @@ class Journal:
 
     def _read(self, question: Mapping[str, Any]) -> None:
         with store_errors(self.path, "read"):
-            lines = self.path.read_bytes().split(b"\n")
+            lines = read_whole(self.path, LARGEST).split(b"\n")
         head = _record(lines[0])
         if head is None or head.get("journal") != VERSION or not isinstance(head.get("question"), dict):
-            raise StoreError(f"{self.path}:1: the first line is damaged, so nothing is known of this run; begin anew")
+            raise StoreError(f"{self.path}:1: the first line is damaged, so nothing is known of this run; {_ANEW}")
         _same(self.path, head["question"], decode(encode_line(question)))
         for found in _records(lines[1:]):
             if found is None:
@@ -144,10 +151,16 @@ def _same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None
     for name in dict.fromkeys([*now, *before]):
         old, new = before.get(name), now.get(name)
         if repr(old) != repr(new):  # NaN is no different from itself here, and 1 is not True
+            fix = _FIXES.get(name, "ask the same")
             raise InputError(
-                f"{path}: begun with another {name} ({_short(old)}, now {_short(new)}); ask the same, use another "
-                "directory, or begin anew"
+                f"{path}: begun with another {name} ({_short(old)}, now {_short(new)}); {fix}, use another directory, "
+                f"or {_ANEW}"
             )
+
+
+_ANEW = "begin anew (--overwrite, in Python anew=True)"
+_FIXES = {"threads": "set OMP_NUM_THREADS to what it was"}
+"""how to ask the same, where no flag does"""
 
 
 def _short(value: Any) -> str:

@@ -3,8 +3,9 @@
     pack(Estimate(...))              ->  {"value": 0.1, "low": ...}
     unpack(Estimate, that)           ->  the same Estimate, bit for bit
 
-The annotations of a dataclass say what comes back, so that nothing in a file can choose what is made of it. Arrays and
-tensors are their bytes; mappings are lists of pairs, so that any key will do.
+The annotations of a dataclass say what comes back, so that nothing in a file can choose what is made of it, and what is
+not of the annotated kind is refused. Arrays and tensors are their bytes; mappings are lists of pairs, so that any key
+will do.
 """
 
 import types
@@ -44,7 +45,7 @@ def unpack(kind: type[_T], plain: Any) -> _T:
     """The value of that kind; ValueError if the plain values are not those of one."""
     try:
         return cast(_T, _unpack(kind, plain))
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"not a {kind.__name__}: {error}") from None
 
 
@@ -63,28 +64,51 @@ def _unpack(kind: Any, plain: Any) -> Any:
     if origin is list:
         return [_unpack(inside[0], part) for part in plain]
     make = _ARRAYS.get(getattr(origin or kind, "__name__", ""))
-    return make(plain) if make is not None else plain
+    return make(plain, inside) if make is not None else _scalar(kind, plain)
 
 
 def _unpack_one_of(kinds: tuple[Any, ...], plain: Any) -> Any:
-    """An optional value; unions of plain kinds are plain anyway."""
+    """An optional value, or one of several plain kinds."""
+    if plain is None and type(None) in kinds:
+        return None
     others = [kind for kind in kinds if kind is not type(None)]
-    return _unpack(others[0], plain) if plain is not None and len(others) == 1 else plain
+    if len(others) == 1:
+        return _unpack(others[0], plain)
+    if not any(_is_a(kind, plain) for kind in others):
+        raise ValueError(f"expected one of {others}, not a {type(plain).__name__}")
+    return plain
 
 
-def _array(plain: Any) -> Any:
+def _scalar(kind: Any, plain: Any) -> Any:
+    if kind in _SCALARS and not _is_a(kind, plain):
+        raise ValueError(f"expected a {kind.__name__}, not a {type(plain).__name__}")
+    return plain
+
+
+def _is_a(kind: Any, plain: Any) -> bool:
+    """Whether a plain value is of that kind: a whole number is a number too, and true is none."""
+    return type(plain) in ((int, float) if kind is float else (kind,))
+
+
+def _array(plain: Any, kinds: tuple[Any, ...]) -> Any:
+    """An array, of the element type that the annotation names if it names one."""
     import numpy as np
 
-    return np.frombuffer(b64decode(plain["bytes"]), dtype=np.dtype(plain["dtype"])).reshape(plain["shape"]).copy()
+    found = np.frombuffer(b64decode(plain["bytes"]), dtype=np.dtype(plain["dtype"])).reshape(plain["shape"]).copy()
+    wanted = next(iter(get_args(kinds[1])), None) if len(kinds) == 2 else None
+    if isinstance(wanted, type) and found.dtype != np.dtype(wanted):
+        raise ValueError(f"expected an array of {wanted.__name__}, not of {found.dtype}")
+    return found
 
 
-def _tensor(plain: Any) -> Any:
+def _tensor(plain: Any, _kinds: tuple[Any, ...]) -> Any:
     import torch
 
-    return torch.from_numpy(_array(plain))
+    return torch.from_numpy(_array(plain, ()))
 
 
-_ARRAYS: Mapping[str, Callable[[Any], Any]] = {"ndarray": _array, "Tensor": _tensor}
+_SCALARS = (bool, int, float, str)
+_ARRAYS: Mapping[str, Callable[[Any, tuple[Any, ...]], Any]] = {"ndarray": _array, "Tensor": _tensor}
 
 
 @cache

@@ -142,8 +142,8 @@ def test_keys_are_the_parameters_of_the_command(capsys: pytest.CaptureFixture[st
 
 
 def test_flags_win(asked: dict[str, Any]) -> None:
-    run("noise_scale: 0.1\nmodel: a\nlevel: layer\ncurvature: yes", "b", "--noise-scale", "0.2", "--level", "channel")
-    assert (asked["model"], asked["spec"].noise_scale, asked["spec"].level) == ("b", 0.2, "channel")
+    run("noise_scale: 0.1\nmodel: a\nlevel: layer\ncurvature: yes", "b", "--noise-scale", "0.2", "--level", "operator")
+    assert (asked["model"], asked["spec"].noise_scale, asked["spec"].level) == ("b", 0.2, "operator")
     assert asked["spec"].curvature
 
 

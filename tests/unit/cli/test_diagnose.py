@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import os
+import shlex
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,22 @@ def test_the_summary_says_what_was_asked_and_found(home: Path, trained: tuple[Pa
     assert "noisescope report noisescope-out noisescope-thorough" in commands
 
 
+def test_names_that_are_words_of_the_command_or_act_on_a_terminal(home: Path, tmp_path: Path) -> None:
+    """Neither is a command changed by them, nor the screen."""
+    given = ("--data", home / "text.txt", *SMALL, "--level", "channel", "--output", tmp_path / "out")
+    shutil.copytree(home / "tiny", tmp_path / "report")
+    _, out, _ = run(tmp_path / "report", *given)
+    commands = [shlex.split(line.partition("  # ")[0]) for line in out.partition("\nnext\n")[2].splitlines()]
+    assert str(tmp_path / "report") in commands[0]
+    assert commands[0][commands[0].index("--preset") + 1] == "report"
+    assert commands[1][-3:] == ["report", str(tmp_path / "out"), "noisescope-thorough"]
+    shutil.copytree(home / "tiny", tmp_path / "\x1b[2J")
+    code, out, err = run(tmp_path / "\x1b[2J", *given, "--overwrite")
+    assert (code, err) == (0, "")
+    assert out.startswith("model  \\x1b[2J, 3 layers")
+    assert "\x1b" not in out
+
+
 def test_a_report_is_not_overwritten_unasked(home: Path, tmp_path: Path) -> None:
     tmp_path.joinpath("report.json").write_text("precious")
     given = (home / "tiny", "--data", home / "text.txt", *SMALL, "--level", "channel", "--output", tmp_path)
@@ -257,7 +275,7 @@ def test_calibration_data_of_its_own(home: Path, tmp_path: Path) -> None:
 def test_a_model_in_which_only_channels_are_looked_at_says_what_it_left_out(home: Path, tmp_path: Path) -> None:
     code, out, _ = run(home / "nan", "--data", home / "text.txt", *SMALL, "--level", "channel", "--output", tmp_path)
     assert code == 0
-    assert "values were not finite and are left out" in out
+    assert "not finite and left out" in out
 
 
 # --- flags ------------------------------------------------------------------------------------------------------
@@ -294,13 +312,13 @@ def test_what_is_not_said_is_the_default_of_the_library(home: Path, asked: dict[
 
 
 def test_every_flag_arrives(home: Path, asked: dict[str, Any], tmp_path: Path) -> None:
-    flags = "--level layer --noise-scale 0.01 --error-type uniform --layers 0-1 --operators softmax --window-size 2 "
+    flags = "--level full --noise-scale 0.01 --error-type uniform --layers 0-1 --operators softmax --window-size 2 "
     flags += "--step-size 2 --outlier-threshold 7 --trials 4 --sampled all --curvature --seed 5 --data d.txt "
     flags += "--batch-size 3 --max-length 9 --max-new-tokens 11 --calibration-data c.txt --calibration-samples 8"
     run(home / "tiny", *flags.split(), "--output", tmp_path)
     spec = asked.pop("spec")
     assert spec == DiagnosisSpec(
-        level="layer",
+        level="full",
         noise_scale=0.01,
         error_type="uniform",
         layers=(0, 1),
@@ -338,12 +356,12 @@ def check_refused(code: int, message: str, *given: str | Path, output: Path) -> 
         (
             "--error-type relative_gausian",
             2,
-            'unknown error type "relative_gausian", did you mean "relative_gaussian"?',
+            '--error-type: unknown error type "relative_gausian", did you mean "relative_gaussian"?',
         ),
         ("--error-type bit_flip --noise-scale 2", 2, "bit_flip: got scale 2.0, expected a probability"),
-        ("--level operatr", 2, "'operatr' is not one of 'operator', 'layer', 'channel', 'full'"),
-        ("--preset fast", 2, "'fast' is not one of 'quick', 'standard', 'report'"),
-        ("--sampled some", 2, "'some' is not one of 'checks', 'all'"),
+        ("--level operatr", 2, '--level: unknown level "operatr", did you mean "operator"? (operator'),
+        ("--preset fast", 2, '--preset: unknown preset "fast" (quick standard report)'),
+        ("--sampled some", 2, '--sampled: unknown sampled "some" (checks all)'),
         ("--noise-scale 0", 2, "--noise-scale: got 0.0, expected a number > 0"),
         ("--noise-scale -1", 2, "--noise-scale: got -1.0, expected a number > 0"),
         ("--noise-scale nan", 2, "--noise-scale: got nan, expected a number > 0"),
@@ -352,7 +370,13 @@ def check_refused(code: int, message: str, *given: str | Path, output: Path) -> 
         ("--window-size 4", 2, "--window-size: got 4, expected at most 3, the layers in a row to choose from"),
         ("--window-size 2 --layers 0,2", 2, "--window-size: got 2, expected at most 1"),
         ("--step-size 0", 2, "--step-size: got 0"),
-        ("--outlier-threshold 0", 2, "--outlier-threshold: got 0"),
+        ("--outlier-threshold 0.5", 2, "--outlier-threshold: got 0.5, expected a number >= 1"),
+        ("--noise-scale 1e300", 2, "--noise-scale: got 1e+300, expected a number > 0, at most 1e+38"),
+        ("--seed 99999999999999999999", 2, "--seed: got 99999999999999999999, expected a whole number below 2^63"),
+        ("--dtype float17", 2, '--dtype: unknown dtype "float17", did you mean "float16"?'),
+        ("--format pfd", 2, '--format: unknown format "pfd", did you mean "pdf"?'),
+        ("--level channel --operators softmax", 2, "--operators: is not looked at with --level channel; leave it out"),
+        ("--level layer --outlier-threshold 5", 2, "--outlier-threshold: is not looked at with --level layer"),
         ("--trials 0", 2, "--trials: got 0"),
         ("--seed -1", 2, "--seed: got -1"),
         ("--n-samples 1", 2, "--n-samples: got 1, but intervals need at least two samples"),

@@ -5,7 +5,9 @@ from dataclasses import fields
 import pytest
 
 from noisescope.errors import InputError
-from noisescope.specs import FIELDS, OPTIONS, DiagnosisSpec, checked
+from noisescope.noise import NOISES, Uniform, register
+from noisescope.operators import OPERATORS
+from noisescope.specs import FIELDS, LEVELS, OPTIONS, UNUSED, DiagnosisSpec, checked, known
 
 
 def test_every_field_has_its_check() -> None:
@@ -23,11 +25,18 @@ def test_every_field_has_its_check() -> None:
         ({"noise_scale": float("inf")}, "noise_scale: got inf, expected a number > 0"),
         ({"noise_scale": "0.05"}, 'noise_scale: got "0.05", expected a number > 0'),
         ({"layer_noise_scale": -1}, "layer_noise_scale: got -1, expected a number > 0"),
-        ({"outlier_threshold": True}, "outlier_threshold: got True, expected a number > 0"),
+        ({"outlier_threshold": True}, "outlier_threshold: got True, expected a number >= 1"),
         ({"window_size": "three"}, 'window_size: got "three", expected a whole number of at least 1'),
         ({"trials": 1.5}, "trials: got 1.5, expected a whole number of at least 1"),
         ({"seed": -1}, "seed: got -1, expected a whole number of at least 0"),
-        ({"error_type": ""}, 'error_type: got "", expected text'),
+        ({"outlier_threshold": 0.5}, "outlier_threshold: got 0.5, expected a number >= 1"),
+        ({"noise_scale": 1e300}, "noise_scale: got 1e+300, expected a number > 0, at most 1e+38"),
+        ({"noise_scale": 10**400}, "noise_scale: got a number of 1329 bits, expected a number > 0"),
+        ({"seed": 10**5000}, "seed: got a number of 16610 bits, expected a whole number below 2^63"),
+        ({"error_type": ""}, 'error_type: unknown error type ""'),
+        ({"error_type": "uniformm"}, 'error_type: unknown error type "uniformm", did you mean "uniform"?'),
+        ({"operators": ["sofmax"]}, 'operators: unknown operator "sofmax", did you mean "softmax"?'),
+        ({"operators": "norm,sofmax"}, 'operators: unknown operator "sofmax", did you mean "softmax"?'),
         ({"curvature": "yes"}, 'curvature: got "yes", expected true or false'),
         ({"layers": "nine"}, 'layers: unknown layer "nine"'),
         ({"layers": -1}, "layers: got -1, expected an index from 0"),
@@ -69,6 +78,28 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "window_size",
     ]
     assert str(caught.value).count("\n") == 3
+
+
+def test_the_known_names_are_those_of_the_registries() -> None:
+    assert set(known.ERROR_TYPES) >= set(NOISES)
+    assert known.OPERATORS[: len(OPERATORS)] == list(OPERATORS)
+    for name in NOISES:
+        assert DiagnosisSpec(error_type=name).error_type == name
+
+
+def test_a_noise_or_an_operator_of_ones_own_is_known_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "ERROR_TYPES", list(known.ERROR_TYPES))
+    monkeypatch.setattr(known, "OPERATORS", list(known.OPERATORS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(NOISES, "uniform")
+        known.ERROR_TYPES.remove("uniform")
+        register(Uniform)
+        assert "uniform" in known.ERROR_TYPES
+
+
+def test_no_level_leaves_out_what_is_not_there() -> None:
+    assert set(UNUSED) == set(LEVELS)
+    assert {name for names in UNUSED.values() for name in names} <= {*FIELDS, *OPTIONS, "calibration_data"}
 
 
 def test_values_are_canonical() -> None:

@@ -115,7 +115,7 @@ def test_a_file_may_say_nothing(tmp_path: Path, text: str) -> None:
         ("a: \x1b[2J", "a.yaml:1: not text (character 0x1b)"),
         (b"a: 1\nb: \xff\xfe", "a.yaml:2: not UTF-8 text (byte 0xff)"),
         ("a: 1".encode("utf-16"), "a.yaml:1: not UTF-8 text (byte 0xff)"),
-        (b"#" * (LARGEST + 1), "a.yaml: more than 64 kB, expected a configuration"),
+        (b"#" * (LARGEST + 1), "a.yaml: cannot be read (is larger than 64 kB)"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str | bytes, expected: str) -> None:
@@ -146,8 +146,8 @@ def test_what_a_terminal_would_obey_is_spelled_out(tmp_path: Path) -> None:
     ("name", "expected"),
     [
         ("missing.yaml", "missing.yaml: no such file"),
-        ("folder", "folder: is a directory, expected a YAML file"),
-        ("pipe", "pipe: is no file, expected a YAML file"),
+        ("folder", "folder: cannot be read (is a directory, expected a file)"),
+        ("pipe", "pipe: cannot be read (is a pipe or a device, expected a file)"),
         ("loop", "loop: cannot be read (Too many levels of symbolic links)"),
         ("a\0b", "a\\x00b: cannot be read (embedded null byte)"),
         ("file/below", "file/below: cannot be read (Not a directory)"),

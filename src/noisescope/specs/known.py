@@ -1,0 +1,42 @@
+"""Names that a question may use, known without the torch code behind them: operators and noise models.
+
+A registry that gets another (`operators.register`, `noise.register`) adds its name here.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["ERROR_TYPES", "GROUPS", "OPERATORS", "know"]
+
+OPERATORS: list[str] = [
+    "linear",
+    "matmul",
+    "bmm",
+    "softmax",
+    "silu",
+    "gelu",
+    "layer_norm",
+    "rms_norm",
+    "attention",
+    "embedding",
+    "residual",
+]
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"norm": ("layer_norm", "rms_norm"), "layernorm": ("layer_norm", "rms_norm")}
+)
+"""one word for several operators"""
+ERROR_TYPES: list[str] = [
+    "relative_gaussian",
+    "absolute_gaussian",
+    "uniform",
+    "systematic_bias",
+    "relative_bias",
+    "bit_flip",
+    "stuck_at",
+]
+
+
+def know(names: list[str], name: str) -> None:
+    """Adds a name, if it is new."""
+    if name not in names:
+        names.append(name)
