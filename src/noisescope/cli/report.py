@@ -19,8 +19,10 @@ $ noisescope report before after --format html
 differences.html
 """
 
+import gc
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -119,11 +121,22 @@ def _deliver(files: Mapping[str, Callable[[], bytes]], home: Path, *, overwrite:
         return
     for name in files:
         _refuse_existing(home / name, overwrite=overwrite)
-    rendered = {home / name: render() for name, render in files.items()}
+    with _no_collecting():
+        rendered = {home / name: render() for name, render in files.items()}
     store.make_directory(home)
     for target, data in rendered.items():
         store.atomic_write(target, data)
     show("".join(f"{target}\n" for target in rendered))
+
+
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Without looks for garbage: drawing makes many objects and hardly a cycle, and the process ends soon after."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _refuse_existing(target: Path, *, overwrite: bool) -> None:
