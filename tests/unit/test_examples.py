@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FIXTURE = ROOT / "tests" / "fixtures" / "llama"
 SHOWN = {
-    "diagnose_your_model": ("Risk: ", "The map (59 cells) agrees", "The five most fragile cells of 59", "read back with risk"),
+    "diagnose_your_model": ("Risk: ", "The map (59 cells)", "The five most fragile cells of 59", "read back with risk"),
     "your_own_noise": ("channel_gain keeps the rules", "2      linear    forward", "Risk: "),
     "your_own_task": ("multiple choice: clean accuracy", "chance 33%", "Risk: "),
 }
