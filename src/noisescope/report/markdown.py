@@ -23,7 +23,7 @@ from .rows import (
 )
 from .sentences import avalanches, channels, counts, critical_noise, subject, trust, verdict
 
-__all__ = ["render_markdown"]
+__all__ = ["markdown_table", "render_markdown"]
 
 SHOWN = 8
 FOLDED = 60
@@ -111,7 +111,7 @@ def _places(rows: Sequence[Place], *, numbered: bool = False) -> str:
         (*((str(at),) if numbered else ()), code(row.name), str(row.kl), row.lost.percent, _severity(row))
         for at, row in enumerate(rows, 1)
     ]
-    return _table((*(("",) if numbered else ()), "place", "KL, nats/token", "accuracy lost", "severity"), lines)
+    return markdown_table((*(("",) if numbered else ()), "place", "KL, nats/token", "accuracy lost", "severity"), lines)
 
 
 def _window_table(sections: Sections) -> str:
@@ -119,7 +119,7 @@ def _window_table(sections: Sections) -> str:
         (code(row.name), str(row.kl), row.lost.percent, str(row.amplification), _severity(row))
         for row in windows(sections)
     ]
-    return _table(("window", "KL, nats/token", "accuracy lost", "KL / sum of its layers", "severity"), lines)
+    return markdown_table(("window", "KL, nats/token", "accuracy lost", "KL / sum of its layers", "severity"), lines)
 
 
 def _cells(sections: Sections) -> str:
@@ -127,12 +127,12 @@ def _cells(sections: Sections) -> str:
         (code(row["layer"]), code(row["operator"]), figure(row["kl"]), prose(row["how"]))
         for row in worst_cells(sections)[:20]
     ]
-    return _table(("layer", "operator", "KL, nats/token", "how"), lines)
+    return markdown_table(("layer", "operator", "KL, nats/token", "how"), lines)
 
 
 def _threshold_table(sections: Sections) -> str:
     lines = [(code(row.name), str(row), prose(row.risk), prose(row.how)) for row in thresholds(sections)]
-    return _table(("place", "critical noise scale", "risk", "how"), lines)
+    return markdown_table(("place", "critical noise scale", "risk", "how"), lines)
 
 
 def _module_table(sections: Sections) -> str:
@@ -141,7 +141,7 @@ def _module_table(sections: Sections) -> str:
         for row in modules(sections)
         if row.outliers
     ]
-    return _table(("module", "outlier channels", "largest ratio", "persistent"), lines)
+    return markdown_table(("module", "outlier channels", "largest ratio", "persistent"), lines)
 
 
 def _proxies(sections: Sections) -> str:
@@ -150,7 +150,7 @@ def _proxies(sections: Sections) -> str:
         (code(row["name"]), prose(row["expected"]), figure(row["spearman"]), prose(row["verdict"]))
         for row in panel.get("proxies", ())
     ]
-    return _table(("proxy", "expected", "Spearman", "verdict"), lines)
+    return markdown_table(("proxy", "expected", "Spearman", "verdict"), lines)
 
 
 def _readings(sections: Sections) -> str:
@@ -158,18 +158,19 @@ def _readings(sections: Sections) -> str:
         (prose(name), prose(row["formula"]), ", ".join(map(prose, row["bands"])), prose(row["source"]))
         for name, row in sections["readings"].items()
     ]
-    return _table(("metric", "formula", "reading", "origin"), lines)
+    return markdown_table(("metric", "formula", "reading", "origin"), lines)
 
 
 def _facts(table: Sections) -> str:
-    return _table(("what", "value"), [(code(name), code(value)) for name, value in facts(table)])
+    return markdown_table(("what", "value"), [(code(name), code(value)) for name, value in facts(table)])
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, rest: str = "more in report.json") -> str:
+    """A table of cells that are Markdown already, as long as may be; nothing for no lines."""
     if not lines:
         return ""
     rows = [head, ["---"] * len(head), *lines[:FOLDED]]
-    more = f"\n\n{len(lines) - FOLDED} more in report.json." if len(lines) > FOLDED else ""
+    more = f"\n\n{len(lines) - FOLDED} {rest}." if len(lines) > FOLDED else ""
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + more
 
 

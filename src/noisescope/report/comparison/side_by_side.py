@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...store.encoding import encode
 from ..escaping import code, prose, short, visible
 from ..figures import in_ascii
+from ..markdown import markdown_table
 from ..summary import columns
 from .differences import Differences, RowDifference
 from .lines import HEAD, HEAD_OF_MAP, LONGEST, alone, cells
@@ -24,8 +25,6 @@ __all__ = ["RENDERERS", "render_text"]
 
 _DECIDED, _UNDECIDED, _ON_MAP = 24, 6, 8
 """rows on a terminal: significant ones, others, significant ones of the map"""
-_MOST = 60
-"""rows of a Markdown table: GitHub takes 65536 characters"""
 
 
 def render_text(found: Differences) -> str:
@@ -51,7 +50,7 @@ def _markdown(found: Differences) -> str:
         "\n".join(f"- {prose(line, longest=LONGEST)}" for line in found.said_first),
         f"**{prose(found.verdict, longest=LONGEST)}**",
         "\n".join(f"- {prose(fact.name)}: {prose(fact.before)} -> {prose(fact.after)}" for fact in found.headline),
-        _markdown_table(HEAD, [cells(row, code) for row in decided]),
+        markdown_table(HEAD, [cells(row, code) for row in decided], rest="more"),
         _folded("not distinguishable", HEAD, [cells(row, code) for row in rest]),
         *(
             _folded(f"map: {name}", HEAD_OF_MAP, [cells(row, code) for row in rows])
@@ -94,14 +93,6 @@ def _text_table(head: Sequence[str], rows: Sequence[RowDifference], most: int) -
     return f"{table}\n and {', '.join(kept)}; all with --format html" if kept else table
 
 
-def _markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return ""
-    rows = [head, ["---"] * len(head), *lines[:_MOST]]
-    more = f"\n\n{len(lines) - _MOST} more." if len(lines) > _MOST else ""
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + more
-
-
 def _folded(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    table = _markdown_table(head, lines)
+    table = markdown_table(head, lines, rest="more")
     return f"<details>\n<summary>{title} ({len(lines)})</summary>\n\n{table}\n\n</details>" if table else ""
