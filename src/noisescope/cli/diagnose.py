@@ -109,7 +109,8 @@ def diagnose(
 ) -> None:
     """Find out where a model is fragile: operators, layers, channels."""
     asked = read_flags(context)
-    spec, options = _question(asked)
+    with flags_named(_FIELDS, context):
+        spec, options = _question(asked)
     files = [FORMATS[name].file for name in asked["format"]]
     home = RunDirectory(
         Path(output),

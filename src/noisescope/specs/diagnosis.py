@@ -131,6 +131,14 @@ class DiagnosisSpec:
     def __post_init__(self) -> None:
         for name, value in checked(vars(self), FIELDS).items():
             object.__setattr__(self, name, value)
+        if self.error_type in known.SHARES:
+            self._check_shares()
+
+    def _check_shares(self) -> None:
+        scales = {"noise_scale": self.noise_scale, "layer_noise_scale": self.layer_noise_scale}
+        if large := {name: scale for name, scale in scales.items() if scale is not None and scale > 1}:
+            why = f"expected at most 1, because {self.error_type} strikes that share of the values"
+            raise InputError(*(f"{name}: got {scale:g}, {why}" for name, scale in large.items()))
 
     @property
     def scale_of_layers(self) -> float:

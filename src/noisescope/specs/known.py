@@ -6,7 +6,7 @@ A registry that gets another (`operators.register`, `noise.register`) adds its n
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ERROR_TYPES", "GROUPS", "OPERATORS", "know"]
+__all__ = ["ERROR_TYPES", "GROUPS", "OPERATORS", "SHARES", "know"]
 
 OPERATORS: list[str] = [
     "linear",
@@ -34,6 +34,8 @@ ERROR_TYPES: list[str] = [
     "bit_flip",
     "stuck_at",
 ]
+SHARES = frozenset({"bit_flip", "stuck_at"})
+"""error types whose scale is a probability or a share, which ends at 1"""
 
 
 def know(names: list[str], name: str) -> None:

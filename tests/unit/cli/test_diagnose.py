@@ -358,7 +358,7 @@ def check_refused(code: int, message: str, *given: str | Path, output: Path) -> 
             2,
             '--error-type: unknown error type "relative_gausian", did you mean "relative_gaussian"?',
         ),
-        ("--error-type bit_flip --noise-scale 2", 2, "bit_flip: got scale 2.0, expected a probability"),
+        ("--error-type bit_flip --noise-scale 2", 2, "--noise-scale: got 2, expected at most 1, because bit_flip"),
         ("--level operatr", 2, '--level: unknown level "operatr", did you mean "operator"? (operator'),
         ("--preset fast", 2, '--preset: unknown preset "fast" (quick standard report)'),
         ("--sampled some", 2, '--sampled: unknown sampled "some" (checks all)'),

@@ -1,11 +1,12 @@
 """What can be asked of a diagnosis: every field has its check, and an error tells of all that is wrong."""
 
+from collections.abc import Callable
 from dataclasses import fields
 
 import pytest
 
 from noisescope.errors import InputError
-from noisescope.noise import NOISES, Uniform, register
+from noisescope.noise import NOISES, Uniform, make_noise, register
 from noisescope.operators import OPERATORS
 from noisescope.specs import FIELDS, LEVELS, OPTIONS, UNUSED, DiagnosisSpec, checked, known
 
@@ -35,6 +36,8 @@ def test_every_field_has_its_check() -> None:
         ({"seed": 10**5000}, "seed: got a number of 16610 bits, expected a whole number below 2^63"),
         ({"error_type": ""}, 'error_type: unknown error type ""'),
         ({"error_type": "uniformm"}, 'error_type: unknown error type "uniformm", did you mean "uniform"?'),
+        ({"error_type": "bit_flip", "noise_scale": 2}, "noise_scale: got 2, expected at most 1, because bit_flip"),
+        ({"error_type": "stuck_at", "layer_noise_scale": 1.1}, "layer_noise_scale: got 1.1, expected at most 1"),
         ({"operators": ["sofmax"]}, 'operators: unknown operator "sofmax", did you mean "softmax"?'),
         ({"operators": "norm,sofmax"}, 'operators: unknown operator "sofmax", did you mean "softmax"?'),
         ({"curvature": "yes"}, 'curvature: got "yes", expected true or false'),
@@ -85,6 +88,21 @@ def test_the_known_names_are_those_of_the_registries() -> None:
     assert known.OPERATORS[: len(OPERATORS)] == list(OPERATORS)
     for name in NOISES:
         assert DiagnosisSpec(error_type=name).error_type == name
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+@pytest.mark.parametrize("name", NOISES)
+def test_the_spec_refuses_the_scales_that_the_noise_refuses(name: str, scale: float) -> None:
+    by_noise = _refuses(lambda: make_noise(name, scale))
+    assert _refuses(lambda: DiagnosisSpec(error_type=name, noise_scale=scale)) == by_noise
+
+
+def _refuses(make: Callable[[], object]) -> bool:
+    try:
+        make()
+    except InputError:
+        return True
+    return False
 
 
 def test_a_noise_or_an_operator_of_ones_own_is_known_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
