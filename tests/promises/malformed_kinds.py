@@ -9,7 +9,6 @@ As a program this asks until so many were refused and prints what happened as JS
 import importlib.util
 import io
 import json
-import resource
 import struct
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import noisescope as ns
 import noisescope.models
 from families import CONFIGS, build, tokens
 from noisescope.cli import main
+from noisescope.cli.run_directory import peak_bytes
 
 TESTS = Path(__file__).parent.parent
 LLAMA = TESTS / "fixtures" / "llama"
@@ -333,7 +333,7 @@ def run(count: int) -> dict[str, Any]:
         "refused_by_exit_code": {str(code): number for code, number in sorted(codes.items())},
         "worst_s": worst_s,
         "worst": worst,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "peak_bytes": peak_bytes(),
     }
 
 

@@ -134,7 +134,14 @@ def resuming(command: Sequence[str]) -> str:
 
 
 def peak_bytes() -> int:
-    """The largest memory of this process so far; 0 where the system does not say."""
+    """The largest memory of this process so far; 0 where the system does not say.
+
+    On Linux `getrusage` goes on from what the process had that started this one, the status file does not.
+    """
+    with suppress(OSError):
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        if "VmHWM" in status:
+            return int(status["VmHWM"].split()[0]) * 1024
     try:
         import resource
     except ImportError:  # not on Windows

@@ -196,7 +196,7 @@ _SECTIONS: Mapping[str, Shape] = {
         {
             "clean": Record(accuracy=_figure, perplexity=_figure, chance=NUMBER, conclusive=TRUTH),
             "together": Table(_row),
-            "order": Record(operators=Listed(TEXT), found=Listed(TEXT), expected=Listed(TEXT)),
+            "order": Record(operators=Listed(TEXT), found=Listed(TEXT), expected=Listed(TEXT), as_expected=TRUTH),
             "groups": Table(_group),
             "layers": Table(_layer),
             "critical_thresholds": Table(_threshold),

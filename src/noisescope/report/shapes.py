@@ -170,7 +170,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Either:
-    """`part`; or, if the table has the entry `key`, `other`; with `nothing` also null or an empty table."""
+    """`part`; or, if the table has the entry `key`, `other`; with `nothing` also null, or an empty one of tables."""
 
     part: Shape
     other: Shape | None = None
@@ -179,7 +179,7 @@ class Either:
 
     def check(self, value: Any, where: str) -> None:
         """Raises for what is none of them."""
-        if self.nothing and (value is None or value == {}):
+        if self.nothing and (value is None or (value == {} and self._is_table)):
             return
         chosen = self.other if self.other is not None and isinstance(value, dict) and self.key in value else self.part
         chosen.check(value, where)
@@ -189,8 +189,13 @@ class Either:
         ways = [self.part.schema()]
         if self.other is not None:
             ways = [{"not": {"required": [self.key]}, **ways[0]}, self.other.schema()]
-        ways += [{"type": "null"}, {"type": "object", "maxProperties": 0}] if self.nothing else []
+        ways += [{"type": "null"}] if self.nothing else []
+        ways += [{"type": "object", "maxProperties": 0}] if self.nothing and self._is_table else []
         return {"anyOf": ways}
+
+    @property
+    def _is_table(self) -> bool:
+        return not isinstance(self.part, (Kind, Listed))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 import noisescope
 from noisescope.cli import main
-from noisescope.cli.run_directory import RunDirectory
+from noisescope.cli.run_directory import RunDirectory, peak_bytes
 from noisescope.errors import StoreError
 from trained import FIXTURES
 
@@ -129,3 +129,10 @@ def test_a_full_disk_is_told_of_without_hiding_how_to_go_on(tmp_path: Path, caps
         fail()
     assert "1 finished step is kept in" in capsys.readouterr().err
     assert '"status": "failed"' in (tmp_path / "o" / "run.json").read_text()
+
+
+def test_the_peak_is_that_of_this_process_and_not_of_the_one_that_started_it() -> None:
+    ours = bytearray(2**28)
+    program = "from noisescope.cli.run_directory import peak_bytes; print(peak_bytes())"
+    done = subprocess.run([sys.executable, "-c", program], env=WORLD, check=True, capture_output=True, text=True)
+    assert 0 < int(done.stdout) < len(ours) < peak_bytes()

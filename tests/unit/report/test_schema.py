@@ -53,6 +53,14 @@ def test_the_published_schema_is_this_one() -> None:
     assert PUBLISHED.read_text() == encode(json_schema()), "write encode(json_schema()) to docs/report.schema.json"
 
 
+@pytest.mark.parametrize("section", ["config.layer_noise_scale", "environment.attention"])
+def test_an_empty_table_is_no_number_and_no_text(sections: dict[str, Any], section: str) -> None:
+    name, entry = section.split(".")
+    changed = {**sections, name: {**sections[name], entry: {}}}
+    assert not is_valid(changed)
+    assert not is_believed(changed)
+
+
 def test_real_reports_fit_both(sections: dict[str, Any]) -> None:
     jsonschema.validate(sections, json_schema())
     assert is_believed(sections)
