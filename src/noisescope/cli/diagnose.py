@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..report.formats import FORMATS
-from ..specs import FIELDS, LEVELS, OPTIONS, PRESETS, SAMPLED, DiagnosisSpec
+from ..specs import FIELDS, LEVELS, OPTIONS, PRESETS, SAMPLED, DiagnosisSpec, checked
+from ..specs.checks import optional
 from .bars import bars
 from .configuring import configure
 from .flags import flags_named, is_typed, read_flags
@@ -35,6 +36,8 @@ __all__ = ["diagnose"]
 ACTIVATIONS = "activations.safetensors"
 _FIELDS = FIELDS.keys() | OPTIONS.keys()
 """what is called the same in Python and, with dashes, here"""
+_FILES = ("data", "calibration_data")
+"""what may name a file, which is looked for before a model is fetched"""
 
 
 def _choice(names: Iterable[str]) -> str:
@@ -122,8 +125,11 @@ def diagnose(
 
     with interruptible():
         from ..diagnosis import diagnose as run
+        from ..measure.sources import require_file
         from ..models import load
 
+        with flags_named(_FILES, context):
+            checked(asked, dict.fromkeys(_FILES, optional(require_file)))
         loaded = load(
             model,
             dtype=dtype,

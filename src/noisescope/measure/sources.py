@@ -13,7 +13,7 @@ from .objects import Tokenised, read_object
 from .reading import SUFFIXES, Prose, Rows, read_file
 from .texts import built_in_text
 
-__all__ = ["find"]
+__all__ = ["find", "require_file"]
 
 _OTHER_FILES = (".csv", ".tsv", ".xlsx", ".gz", ".zip", ".zst", ".arrow", ".pkl", ".pickle", ".pt", ".npy", ".npz")
 
@@ -25,9 +25,9 @@ def find(source: object) -> tuple[Prose | Rows | Tokenised, str | None]:
     if not isinstance(source, (str, os.PathLike)):
         return read_object(source), None
     place, field = _parts(os.fsdecode(source))
-    label, path = one_line(place), Path(os.path.expanduser(place))
-    if isinstance(source, os.PathLike) or os.path.lexists(path) or _looks_like_file(place):
-        data: Prose | Rows = read_file(path, label)
+    label = one_line(place)
+    if isinstance(source, os.PathLike) or _is_file(place):
+        data: Prose | Rows = read_file(_path(place), label)
     elif is_dataset_name(place):
         data = read_dataset(place)
     else:
@@ -35,6 +35,13 @@ def find(source: object) -> tuple[Prose | Rows | Tokenised, str | None]:
     if isinstance(data, Prose) and field is not None:
         raise InputError(f'{label}: plain text has no field "{one_line(field)}"')
     return data, field
+
+
+def require_file(name: str) -> None:
+    """Raises if the name means a file that is not there: to be asked before anything that takes time."""
+    place, _ = _parts(name)
+    if _is_file(place):
+        read_file(_path(place), one_line(place))
 
 
 def _parts(text: str) -> tuple[str, str | None]:
@@ -46,6 +53,15 @@ def _parts(text: str) -> tuple[str, str | None]:
     if not colon or not field or drive or "/" in field or "\\" in field or os.path.lexists(os.path.expanduser(text)):
         return text, None
     return place, field
+
+
+def _path(place: str) -> Path:
+    return Path(os.path.expanduser(place))
+
+
+def _is_file(place: str) -> bool:
+    """Whether a file is meant, and not a dataset of the hub: it is there, or it is called like one."""
+    return os.path.lexists(_path(place)) or _looks_like_file(place)
 
 
 def _looks_like_file(place: str) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "Sections",
     "Threshold",
     "advice",
+    "channel_statistics",
     "facts",
     "fragile",
     "layer_scale",
@@ -166,6 +167,12 @@ def worst_cells(sections: Sections) -> list[Mapping[str, Any]]:
     return sorted(cells, key=lambda cell: sortable(cell["kl"]["value"]), reverse=True)
 
 
+def channel_statistics(sections: Sections) -> Mapping[str, Any]:
+    """Module path -> what its channels did; nothing where channels were not looked at."""
+    found: Mapping[str, Any] = (sections["channel_analysis"] or {}).get("per_layer", {})
+    return found
+
+
 def modules(sections: Sections) -> list[Module]:
     """Modules whose channels were looked at, the largest outlier first."""
     found = [
@@ -180,7 +187,7 @@ def modules(sections: Sections) -> list[Module]:
             tuple(kind == "persistent" for kind in row["kinds"]),
             row["non_finite"],
         )
-        for name, row in sections["channel_analysis"].get("per_layer", {}).items()
+        for name, row in channel_statistics(sections).items()
     ]
     return sorted(found, key=lambda row: sortable(row.max_ratio), reverse=True)
 

@@ -40,6 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(noisescope.models, "load", load)
     monkeypatch.setattr(noisescope.diagnosis, "diagnose", run)
+    monkeypatch.setattr("noisescope.measure.sources.require_file", lambda name: name)
     return found
 
 
@@ -253,3 +254,13 @@ def test_an_error_that_shows_later_names_the_line_too(
 def test_a_file_that_is_none(capsys: pytest.CaptureFixture[str], asked: Any, place: str) -> None:
     assert main(["diagnose", "--config", place]) == 2
     assert capsys.readouterr().err.startswith(f"noisescope: {place}: ")
+
+
+def test_a_file_that_is_not_there_is_told_of_with_the_line_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "model: ./no/such/model\ndata: absent.jsonl\ncalibration_data: none.txt\n"
+    Path("sweep.yaml").write_text(text)
+    assert main(["diagnose", "--config", "sweep.yaml"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "noisescope: sweep.yaml:2 data: absent.jsonl: no such file",
+        "noisescope: sweep.yaml:3 calibration_data: none.txt: no such file",
+    ]

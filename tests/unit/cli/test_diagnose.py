@@ -291,6 +291,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         raise InputError("that is all")
 
     monkeypatch.setattr(noisescope.diagnosis, "diagnose", refuse)
+    monkeypatch.setattr("noisescope.measure.sources.require_file", lambda name: name)
     return found
 
 
@@ -347,6 +348,23 @@ def check_refused(code: int, message: str, *given: str | Path, output: Path) -> 
     assert err.count("\n") == 1
     assert message in err
     assert not output.exists()
+
+
+@pytest.mark.parametrize("flag", ["--data", "--calibration-data"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent.jsonl", "absent.jsonl: no such file"),
+        ("absent.jsonl:question", "absent.jsonl: no such file"),
+        ("table.csv", 'table.csv: cannot read ".csv" files'),
+    ],
+)
+def test_a_missing_file_is_told_of_before_a_model_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, name: str, message: str
+) -> None:
+    (tmp_path / "table.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    check_refused(2, message, "./no/such/model", flag, name, output=tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ..figures import NOTHING, Interval, figure, number, number_or_none, share
 from ..layers import label, map_layers
-from ..rows import LARGEST_SCALE, Sections
+from ..rows import LARGEST_SCALE, Sections, channel_statistics
 from .table import Kind, Table
 
 __all__ = [
@@ -141,8 +141,8 @@ def thresholds(sections: Sections) -> Table:
 
 def channels(sections: Sections) -> Table:
     """One row an outlier channel, the largest ratio first."""
-    modules = sections["channel_analysis"].get("per_layer", {})
-    found = [(path, *outlier) for path, module in modules.items() for outlier in outliers(module)]
+    modules = channel_statistics(sections).items()
+    found = [(path, *outlier) for path, module in modules for outlier in outliers(module)]
     found.sort(key=lambda row: -row[2])
     rows = [(path, str(channel), f"{number(ratio)}x", *words) for path, channel, ratio, *words in found]
     return Table.of("Outlier channels, the largest first", OUTLIER_COLUMNS, rows)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..figures import figure, number, number_or_none, share
 from ..layers import channel_unit, inner_path, label, layer_of_module, layer_of_site, map_layers, outer_operators, parts
-from ..rows import Sections
+from ..rows import Sections, channel_statistics
 from .findings import CELL_COLUMNS, OUTLIER_COLUMNS, avalanche_names, cell_row, critical_scale, outliers
 from .table import Kind, Table
 
@@ -23,7 +23,7 @@ def panels(sections: Sections) -> list[dict[str, Any]]:
     """One a column of the map: a title, facts and tables."""
     outer = outer_operators(sections)
     cells = sections["map"].get("cells", ())
-    modules = _by_layer((sections["channel_analysis"] or {}).get("per_layer", {}), layer_of_module)
+    modules = _by_layer(channel_statistics(sections), layer_of_module)
     sites = _by_layer(sections["map"].get("channels", {}), lambda site: layer_of_site(site, outer))
     return [
         {
