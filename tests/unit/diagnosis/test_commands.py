@@ -52,6 +52,7 @@ def asked_by(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> di
         raise Enough
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text("some text")
     monkeypatch.setattr("noisescope.models.load", lambda *_args, **_more: Loaded())
     monkeypatch.setattr("noisescope.diagnosis.diagnose", run)
     program, *words = shlex.split(command)
