@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["CHAPTERS"]
 
 SHOWN, MOST_URGENT = 10, 6
+WORST_CELLS = 8
+"""as many as leave room on their page for the operators"""
 _PLACES = ("place", "KL, nats/token", "accuracy lost", "severity")
 _WIDTHS = (3, 3.4, 3, 3)
 _FACTS = {
@@ -63,7 +65,7 @@ def _map(pages: Pages, sections: Sections) -> None:
     worst = worst_cells(sections)
     if not worst:
         return
-    lines = [(f"{row['layer']}", row["operator"], figure(row["kl"]), row["how"]) for row in worst[:15]]
+    lines = [(f"{row['layer']}", row["operator"], figure(row["kl"]), row["how"]) for row in worst[:WORST_CELLS]]
     pages.break_page()
     pages.heading(f"The map: the {len(lines)} most fragile of {len(worst)} cells")
     pages.paragraph(
