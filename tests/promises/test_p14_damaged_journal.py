@@ -142,8 +142,10 @@ def test_runs_go_on_from_damaged_journals(asking, whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_many_runs_go_on_from_damaged_journals(asking, whole, tmp_path):
-    check_some_resumes(asking, tmp_path, [*list(cut(whole, SOME))[::3], *list(flip(whole, SOME))[::5]])
+def test_many_runs_go_on_from_damaged_journals(asking, whole, tmp_path, record_property):
+    damages = [*list(cut(whole, SOME))[::3], *list(flip(whole, SOME))[::5]]
+    record_property("runs", len(damages))
+    check_some_resumes(asking, tmp_path, damages)
 
 
 # --- able to fail -----------------------------------------------------------------------------------------------

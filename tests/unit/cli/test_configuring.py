@@ -256,11 +256,11 @@ def test_a_file_that_is_none(capsys: pytest.CaptureFixture[str], asked: Any, pla
     assert capsys.readouterr().err.startswith(f"noisescope: {place}: ")
 
 
-def test_a_file_that_is_not_there_is_told_of_with_the_line_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "model: ./no/such/model\ndata: absent.jsonl\ncalibration_data: none.txt\n"
-    Path("sweep.yaml").write_text(text)
-    assert main(["diagnose", "--config", "sweep.yaml"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "noisescope: sweep.yaml:2 data: absent.jsonl: no such file",
-        "noisescope: sweep.yaml:3 calibration_data: none.txt: no such file",
+def test_a_file_that_is_not_there_is_told_of_with_the_line_that_names_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "model: ./no/such/model\ndata: absent.jsonl\ncalibration_data: none.txt\n") == [
+        ":2 data: absent.jsonl: no such file",
+        ":3 calibration_data: none.txt: no such file",
     ]
