@@ -6,14 +6,19 @@ operator's result (`watching`), the scope says where that is (`scope`), places s
 put on an operator's operands (`operands`, `gradients`).
 """
 
+from .attention import attention_in_steps, plain_call, sdpa_arguments
+from .calls import Call, plain_name
 from .injecting import Injection, Scales, inject, is_injecting
+from .modes import modes_replaced
 from .places import Observer
 from .replacing import Replacement, forwards_replaced
 from .statistics import InjectionStats
+from .scope import is_probing
 from .survey import Coverage, is_unchanged_by_watching, survey
 from .watching import Watch
 
 __all__ = [
+    "Call",
     "Coverage",
     "Injection",
     "InjectionStats",
@@ -21,9 +26,15 @@ __all__ = [
     "Replacement",
     "Scales",
     "Watch",
+    "attention_in_steps",
     "forwards_replaced",
     "inject",
     "is_injecting",
+    "is_probing",
     "is_unchanged_by_watching",
+    "modes_replaced",
+    "plain_call",
+    "plain_name",
+    "sdpa_arguments",
     "survey",
 ]

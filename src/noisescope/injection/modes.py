@@ -1,11 +1,12 @@
 """The stack of function modes of one thread: a mode may be put under the others, and taken out from between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-__all__ = ["keep_modes", "mode_stack", "push_mode", "push_mode_below", "remove_mode"]
+__all__ = ["keep_modes", "mode_stack", "modes_replaced", "push_mode", "push_mode_below", "remove_mode"]
 
 push_mode: Callable[[TorchFunctionMode], None] = _push_mode
 
@@ -33,8 +34,22 @@ def remove_mode(mode: TorchFunctionMode) -> None:
 
 def keep_modes(keep: Callable[[TorchFunctionMode], bool]) -> None:
     """Takes all modes out but those to keep."""
-    kept = [mode for mode in mode_stack() if keep(mode)]
+    _set_modes([mode for mode in mode_stack() if keep(mode)])
+
+
+@contextmanager
+def modes_replaced(modes: Iterable[TorchFunctionMode] = ()) -> Iterator[list[TorchFunctionMode]]:
+    """Inside, the stack is these modes and no others; gives those that were there, which are back at the end."""
+    before = mode_stack()
+    _set_modes(modes)
+    try:
+        yield before
+    finally:
+        _set_modes(before)
+
+
+def _set_modes(modes: Iterable[TorchFunctionMode]) -> None:
     while mode_stack():
         _pop_mode()
-    for mode in kept:
+    for mode in modes:
         _push_mode(mode)

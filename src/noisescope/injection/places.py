@@ -21,6 +21,9 @@ class Observer(Protocol):
     it is: the tensors given, without parameters, factors before the addend of `addmm` and `baddbmm`. It may not
     replace these. Of a hand-written norm or activation it sees the positional arguments, once the module has run.
 
+    One with a method `after(call, value)` is shown every call instead, of any function and not only of the catalogue's,
+    with its arguments (see `calls.Call`), and gives the value to go on with; its `forward` is never asked.
+
     One with a method `too_late()` is told, after it was closed, when reentrant checkpointing is about to recompute
     values that it saw: it sees them no more.
     """

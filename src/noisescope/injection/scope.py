@@ -5,7 +5,10 @@ a frame's layer comes from the block it runs inside, else from its own role, els
 """
 
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import TypeAlias
@@ -19,7 +22,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from ..sites import Layout
 from ..specs import Layer
 
-__all__ = ["Frame", "Scope", "in_backward"]
+__all__ = ["Frame", "Scope", "by_keyword", "in_backward", "is_probing", "probing"]
 
 Calls: TypeAlias = dict[tuple[str, str], int]
 
@@ -199,7 +202,7 @@ class Scope:
             return None
         around, backward = self.current, in_backward()
         frame = Frame(module, entry.path, None, entry, _caller(), operator=entry.operator)
-        args = args or _by_keyword(frame.caller)
+        args = args or tuple(value for value in by_keyword(frame.caller).values() if isinstance(value, Tensor))
         if backward:
             self._rewind(frame, args)
         elif around is None:
@@ -239,6 +242,8 @@ class Scope:
         """The index of this call of the operator by that module, counting it."""
         call, calls = (path, operator), self.run.calls
         index = calls.get(call, 0)
+        if is_probing():
+            return max(0, index - 1)
         calls[call] = index + 1
         if self.frames and self.run.recomputable:  # outside modules there may be any number of calls
             self.run.log.append(call)
@@ -314,10 +319,10 @@ def _caller() -> FrameType | None:
     return frame
 
 
-def _by_keyword(caller: FrameType | None) -> tuple[object, ...]:
-    """What a module is given by keyword alone, which torch does not tell its process-wide hooks."""
+def by_keyword(caller: FrameType | None) -> dict[str, object]:
+    """What a module is given by keyword, which torch does not tell its process-wide hooks."""
     given = caller.f_locals.get("kwargs") if caller is not None else None
-    return tuple(value for value in given.values() if isinstance(value, Tensor)) if isinstance(given, dict) else ()
+    return dict(given) if isinstance(given, dict) else {}
 
 
 def _is_calling(caller: FrameType | CodeType | None) -> bool:
@@ -335,6 +340,24 @@ def _may_be_recomputed(args: tuple[object, ...]) -> bool:
     if torch.is_grad_enabled() or any(isinstance(given, Tensor) and given.requires_grad for given in args):
         return True
     return _is_calling(CheckpointFunction.forward.__code__)  # which switches gradients off at first
+
+
+_QUESTIONS = threading.local()
+
+
+@contextmanager
+def probing() -> Iterator[None]:
+    """Calls made inside, on this thread, are counted nowhere: they ask again about the call that was counted last."""
+    _QUESTIONS.open = getattr(_QUESTIONS, "open", 0) + 1
+    try:
+        yield
+    finally:
+        _QUESTIONS.open -= 1
+
+
+def is_probing() -> bool:
+    """True inside `probing`."""
+    return getattr(_QUESTIONS, "open", 0) > 0
 
 
 def in_backward() -> bool:

@@ -13,7 +13,7 @@ from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .watching import Watch
 
-__all__ = ["Coverage", "is_unchanged_by_watching", "survey"]
+__all__ = ["Coverage", "is_unchanged_by_watching", "some_tokens", "survey"]
 
 _STEPS = ("matmul", "softmax")
 """what is in view only while attention is computed in steps"""
@@ -73,7 +73,7 @@ def survey(model: nn.Module, inputs: Mapping[str, Tensor] | None = None, *, bloc
     listing = _Listing()
     watch = Watch(listing, layout=layout)
     with watch, torch.no_grad():
-        model(**(inputs if inputs is not None else _some_tokens(model)))
+        model(**(inputs if inputs is not None else some_tokens(model)))
     fused = watch.steps_difference
     return Coverage(
         sites=tuple(listing.sites),
@@ -90,14 +90,14 @@ def is_unchanged_by_watching(model: nn.Module, *, blocks: str | None = None) -> 
 
     Fused attention stays fused here; what computing it in steps changes is the coverage's `steps_difference`.
     """
-    tokens = _some_tokens(model)
+    tokens = some_tokens(model)
     bare = model(**tokens)[0]
     with Watch(_Listing(but=_STEPS), layout=Layout.of(model, blocks=blocks)):
         watched = model(**tokens)[0]
     return bool(torch.equal(bare, watched))
 
 
-def _some_tokens(model: nn.Module) -> dict[str, Tensor]:
+def some_tokens(model: nn.Module) -> dict[str, Tensor]:
     """Eight tokens that any vocabulary has, in the arguments that Hugging Face models take."""
     get = getattr(model, "get_input_embeddings", None)
     embedding = get() if callable(get) else None

@@ -7,7 +7,8 @@ not touched. The mode itself is thread-local.
 """
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -21,13 +22,14 @@ from ..errors import ExitOrder, HiddenOperator, ModelError
 from ..operators import OPERATORS, fused_kernels, spellings
 from ..sites import Layout, Site
 from .attention import attention_in_steps, sdpa_arguments, steps_difference
+from .calls import Call, arguments_kept, plain_name
 from .compiled import compiled, refuse_compiled, refuse_transforms, under_compile
 from .gradients import take_value
 from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
 from .places import Observer, Place, Places
 from .recognising import is_fresh, is_residual, operands, uses_own_parameter
-from .scope import Frame, Scope, in_backward
+from .scope import Frame, Scope, by_keyword, in_backward, probing
 
 __all__ = ["Watch", "open_observers"]
 
@@ -46,11 +48,14 @@ class Watch:
         blocks: str | None = None,
         layout: Layout | None = None,
         in_steps: bool = False,
+        whole: bool = False,
         first_step: int = 0,
     ) -> None:
         self.layout = layout or (Layout.of(model, blocks=blocks) if model is not None else None)
         self.in_steps = in_steps
         """True to compute all attention in steps, so that runs that look at it and runs that do not are alike"""
+        self.whole = whole
+        """True to leave a fused attention kernel as it is, whatever the observer wants of its steps"""
         self.scope = Scope(first_step)
         self.hidden: dict[tuple[str, str], tuple[str, ...]] = {}
         """(module path, kernel) -> operators that ran inside it, out of reach"""
@@ -63,6 +68,7 @@ class Watch:
         self.operands = OperandWatch(self.scope, self._places, lambda: self.active)
         self._shows_operands = hasattr(observer, "before")
         self._minds_lateness = hasattr(observer, "too_late")
+        self._shows_calls = hasattr(observer, "after")
         self._loose = self.layout is None
         self._mode = _Mode(self)
         self._thread = 0
@@ -134,6 +140,20 @@ class Watch:
                     f"{asked}: {' '.join(inside)} runs inside the fused kernel {kernel} of {module or 'the model'} and "
                     "cannot be computed in steps; use an attention implementation such as sdpa or eager"
                 )
+
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        """What is computed inside is a question of the observer's own, which only others see.
+
+        It may call functions and modules again, with other arguments: they pass through every watch that was opened
+        before this one, at the place and with the call number of the call that is being looked at.
+        """
+        was_active, self.active = self.active, False
+        try:
+            with probing():
+                yield
+        finally:
+            self.active = was_active
 
     def join(self, module: nn.Module, args: Any) -> Any:
         """Catches up with a module whose call opened this watch; what a pre-hook of that module must return."""
@@ -211,6 +231,9 @@ class Watch:
         if self._shows_operands:
             self._show_operands(places, None, args, {})
         sites = self._count(places)
+        if self._shows_calls:
+            kwargs = {} if args else by_keyword(frame.caller)
+            return self._after(Call(sites, frame.module, args, kwargs, frame.module), output) if sites else output
         return self.observer.forward(sites, output, step=self.scope.step, owned=False) if sites else output
 
     # --- functions ----------------------------------------------------------------------------------------------
@@ -218,7 +241,9 @@ class Watch:
     def call(self, operator: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes one operator and shows its value, if it is a place of ours."""
         frame = self.scope.current
-        if (frame is None and not self._loose) or (operator == "residual" and not is_residual(frame, args, kwargs)):
+        if operator == "residual" and not is_residual(frame, args, kwargs):
+            return self.call_any(function, args, kwargs)
+        if frame is None and not self._loose:
             return function(*args, **kwargs)
         if under_compile():
             raise compiled(frame.module if frame else None)
@@ -227,6 +252,8 @@ class Watch:
         if operator == "attention" and self._wants_steps(frame):
             return self._attention_in_steps(frame, function, sdpa_arguments(args, kwargs))
         places = self._places.of(frame, operator, args, kwargs)
+        if self._shows_calls:
+            return self._call_and_show(frame, places, function, args, kwargs)
         if self._shows_operands:
             self._show_operands(places, function, args, kwargs)
         if torch.is_grad_enabled() and any(place.backward for place in places):
@@ -242,6 +269,37 @@ class Watch:
         owned = not inplace and is_fresh(value, args, kwargs)
         shown = self.observer.forward(sites, value, step=self.scope.step, owned=owned)
         return value.copy_(shown) if inplace and shown is not value else shown
+
+    def call_any(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Computes a function that is no operator of the catalogue; who is shown calls is shown it by its own name.
+
+        What a hand-written norm or activation computes inside is its own affair: its value is shown as a whole.
+        """
+        frame = self.scope.current if self._shows_calls else None
+        if frame is None or frame.operator is not None:
+            return function(*args, **kwargs)
+        name = plain_name(function)
+        if name is None:
+            return function(*args, **kwargs)
+        return self._call_and_show(frame, (self._places.at(frame, name),), function, args, kwargs)
+
+    def _call_and_show(
+        self, frame: Frame | None, places: tuple[Place, ...], function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        wanted = frame is not None and any(place.forward for place in places)
+        kept = arguments_kept(function, args, kwargs) if wanted else (args, kwargs)
+        value = function(*args, **kwargs)
+        if frame is not None:
+            frame.note(places[-1].operator, value)
+        sites = self._count(places)
+        if not wanted or frame is None:
+            return value
+        shown = self._after(Call(sites, function, *kept, frame.module), value)
+        overwritten = isinstance(value, Tensor) and args and value is args[0]
+        return value.copy_(shown) if overwritten and shown is not value else shown
+
+    def _after(self, call: Call, value: Any) -> Any:
+        return self.observer.after(call, value)  # type: ignore[attr-defined]
 
     def note_kernel(self, kernel: Callable[..., Any], operators: tuple[str, ...]) -> None:
         """Remembers a fused kernel that hides operators."""
@@ -271,8 +329,8 @@ class Watch:
     # --- attention ----------------------------------------------------------------------------------------------
 
     def _wants_steps(self, frame: Frame | None) -> bool:
-        if self.in_steps:
-            return True
+        if self.in_steps or self.whole:
+            return self.in_steps
         places = (self._places.at(frame, "matmul"), self._places.at(frame, "softmax"))
         return any(place.forward or place.backward for place in places)
 
@@ -314,7 +372,7 @@ class _Mode(TorchFunctionMode):
             watch.note_kernel(func, hides)
         if torch.is_grad_enabled():
             args = watch.operands.of_norm(args)
-        return func(*args, **kwargs)
+        return watch.call_any(func, args, kwargs)
 
 
 def open_observers() -> list[Observer]:

@@ -1,0 +1,115 @@
+"""One call as a device computes it: which function or module, at which site, from which arguments.
+
+An observer with a method `after` is shown calls, so that it can compute them again: elsewhere, with other arguments, or
+simply twice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..sites import Site
+
+__all__ = ["Call", "arguments_kept", "plain_name"]
+
+_SAME = {
+    "truediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "rdiv": "div",
+    "rtruediv": "div",
+    "itruediv": "div",
+    "idiv": "div",
+    "multiply": "mul",
+    "rmul": "mul",
+    "imul": "mul",
+    "radd": "add",
+    "iadd": "add",
+    "subtract": "sub",
+    "rsub": "sub",
+    "isub": "sub",
+    "negative": "neg",
+    "rpow": "pow",
+    "ipow": "pow",
+    "concat": "cat",
+    "concatenate": "cat",
+}
+"""a function's name without underscores -> the name its sites have"""
+_NOT_COMPUTED = frozenset({"get", "set", "delete", "repr", "len", "format", "str", "bool", "iter", "contains", "hash"})
+"""what Python asks of a tensor that computes no other tensor"""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call that has just been made. `args` are as they were before, also where the call has overwritten them."""
+
+    sites: tuple[Site, ...]
+    """the wanted sites of its value: one, or attention's and that of its second product"""
+    function: Callable[..., Any]
+    """what was called: a torch function, or the module that is a hand-written operator"""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    module: nn.Module
+    """the innermost module that was running"""
+
+    @property
+    def site(self) -> Site:
+        """The site, by its most particular name."""
+        return self.sites[-1]
+
+    @property
+    def operator(self) -> str:
+        """The operator's name, or the function's."""
+        return self.site.operator
+
+    @property
+    def is_module(self) -> bool:
+        """True for a hand-written operator, which is called as a whole."""
+        return self.function is self.module
+
+    @property
+    def in_place(self) -> bool:
+        """True if it writes into one of its arguments."""
+        return _writes(self.function, self.kwargs)
+
+    def again(self) -> Any:
+        """The same call once more; the caller sees to it that it is no new call of the model's (`Watch.probing`)."""
+        args, kwargs = arguments_kept(self.function, self.args, self.kwargs)
+        return self.function(*args, **kwargs)
+
+
+def plain_name(function: Callable[..., Any]) -> str | None:
+    """What the sites of a function that is not in the catalogue are called; None if it computes nothing.
+
+    >>> import torch
+    >>> plain_name(torch.Tensor.__rmul__), plain_name(torch.Tensor.div_), plain_name(torch.Tensor.shape.__get__)
+    ('mul', 'div', None)
+    """
+    name = getattr(function, "__name__", "").strip("_")
+    if not name or name in _NOT_COMPUTED:
+        return None
+    return _SAME.get(name, name)
+
+
+def arguments_kept(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, as copies where the function will write into them."""
+    if not _writes(function, kwargs):
+        return args, kwargs
+    return tree_map(_copied, args), tree_map(_copied, kwargs)
+
+
+def _copied(given: Any) -> Any:
+    return given.clone() if isinstance(given, Tensor) and not isinstance(given, nn.Parameter) else given
+
+
+def _writes(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    name = getattr(function, "__name__", "")
+    special = name.startswith("__")
+    if "out" in kwargs or kwargs.get("inplace") is True or name == "__setitem__":
+        return True
+    return name.startswith("__i") and name != "__invert__" if special else name.endswith("_")

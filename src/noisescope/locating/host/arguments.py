@@ -1,0 +1,97 @@
+"""A call moved to the host: its arguments on the CPU, and the same computation in its own dtype or in float64."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from ...injection import Call, modes_replaced, plain_name
+
+__all__ = ["HostCall", "on_host"]
+
+_CPU = torch.device("cpu")
+_TO_FLOAT = frozenset({"float", "half", "bfloat16"})
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Inside, nothing passes through any function mode, and no graph is built: arithmetic is the host's own."""
+    with torch.no_grad(), modes_replaced():
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class HostCall:
+    """One call, to be computed on the host. Make it, and use it, inside `on_host`."""
+
+    operator: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    module: nn.Module | None
+    """the hand-written operator, if the call is one"""
+
+    @classmethod
+    def of(cls, call: Call) -> "HostCall":
+        """The call with its arguments on the CPU; parameters are read from the device."""
+        args, kwargs = tree_map(_to_cpu, (call.args, call.kwargs))
+        return cls(call.operator, call.function, args, kwargs, call.module if call.is_module else None)
+
+    @property
+    def name(self) -> str:
+        """The function's plain name: in place or not, method or not."""
+        return plain_name(self.function) or ""
+
+    def native(self) -> Any:
+        """The value in the call's own dtypes."""
+        if self.module is not None:
+            return copy.deepcopy(self.module).to(_CPU).forward(*self.args, **self.kwargs)
+        return self.function(*_unshared(self.args), **_unshared(self.kwargs))
+
+    def in_double(self, *args: Any) -> Any:
+        """The value in float64 all the way; of other positional arguments, if given."""
+        given, named = tree_map(_to_double, (args or self.args, self.kwargs))
+        with _Doubled():
+            if self.module is not None:
+                return copy.deepcopy(self.module).to(_CPU).double().forward(*given, **named)
+            return self.function(*given, **named)
+
+
+class _Doubled(TorchFunctionMode):
+    """Whoever asks for a narrower float gets float64: norms are written to compute in float32 and cast back."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _TO_FLOAT and args and isinstance(args[0], Tensor):
+            return args[0].double()
+        args, kwargs = tree_map(_double_dtype, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _double_dtype(given: Any) -> Any:
+    return torch.float64 if isinstance(given, torch.dtype) and given.is_floating_point else given
+
+
+def _to_double(given: Any) -> Any:
+    if isinstance(given, Tensor):
+        return given.detach().double() if given.is_floating_point() else given
+    return _double_dtype(given)
+
+
+def _to_cpu(given: Any) -> Any:
+    if isinstance(given, Tensor):
+        return given.detach().to(_CPU)
+    return _CPU if isinstance(given, torch.device) else given
+
+
+def _unshared(given: Any) -> Any:
+    """Copies: an in-place function must not write into what the model goes on with."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) and leaf.numel() < 2**22 else leaf, given)

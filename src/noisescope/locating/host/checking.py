@@ -1,0 +1,99 @@
+"""One value of the device against the host: within its rounding bound, or not, or nobody can tell."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..rounding import half_ulp
+from .arguments import HostCall
+from .attention import attention_in_double
+from .products import check_product, products_of
+from .rules import rule_of
+
+__all__ = ["Outcome", "check_on_host", "reference_of"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found: how many elements are off, and the largest error in units of its bound."""
+
+    elements: int
+    bad: int = 0
+    ratio: float | None = 0.0
+    """None where the value differs from the host's and no rule says by how much it may"""
+    rule: str = "exact"
+    flushed: int = 0
+    """elements too small for a normal number that the device gave as 0"""
+
+    @property
+    def judged(self) -> bool:
+        """False where nobody can tell."""
+        return self.ratio is not None
+
+    def plus(self, other: "Outcome") -> "Outcome":
+        """Both together."""
+        ratio = None if self.ratio is None or other.ratio is None else max(self.ratio, other.ratio)
+        flushed = self.flushed + other.flushed
+        return Outcome(self.elements + other.elements, self.bad + other.bad, ratio, other.rule, flushed)
+
+
+def check_on_host(call: HostCall, value: Tensor, alarms: float) -> Outcome:
+    """Judges a value that the device gave for this call; `alarms` is its share of the false-alarm rate."""
+    rule = rule_of(call)
+    if rule is not None and rule.name == "product" and (parts := products_of(call)) is not None:
+        found = Outcome(0, rule="product")
+        value = value if value.ndim > 1 else value.unsqueeze(0)
+        for part in parts:
+            given = value if part.rows is None else value[part.rows]
+            found = found.plus(Outcome(given.numel(), *check_product(part, given, alarms), "product"))
+        return found
+    native = call.native()
+    if not isinstance(native, Tensor) or native.shape != value.shape:
+        return Outcome(value.numel(), rule="unknown", ratio=None)
+    differs = (native != value) & ~(native.isnan() & value.isnan())
+    if not bool(differs.any()):
+        return Outcome(value.numel(), rule=rule.name if rule else "same bits")
+    if rule is None:
+        return Outcome(value.numel(), rule="unknown", ratio=None)
+    return _judge(call, value, differs, alarms)
+
+
+def reference_of(call: HostCall, value: Tensor) -> Tensor:
+    """What the value should have been, before it was rounded to its dtype; of the value's shape."""
+    parts = products_of(call) if (rule := rule_of(call)) is not None and rule.name == "product" else None
+    if parts is not None:
+        pieces = [torch.cat([part.value(columns) for columns in part.columns()], -1) for part in parts]
+        return torch.cat(pieces, -2).reshape(value.shape) if len(pieces) > 1 else pieces[0].reshape(value.shape)
+    return _in_double(call, value)
+
+
+def _in_double(call: HostCall, value: Tensor) -> Tensor:
+    if call.name == "scaled_dot_product_attention":
+        return attention_in_double(call)
+    try:
+        found: Any = call.in_double()
+    except RuntimeError:  # not every kernel exists in float64
+        found = call.native()
+    return found.double() if isinstance(found, Tensor) and found.shape == value.shape else value.double()
+
+
+def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Outcome:
+    rule = rule_of(call)
+    assert rule is not None
+    reference = _in_double(call, value)
+    last = half_ulp(reference, value.dtype)
+    rounded = reference.to(value.dtype)
+    same = (value == rounded) | (value.isnan() & rounded.isnan())
+    error = torch.where(same, 0.0, (value.double() - reference).abs().nan_to_num(inf))
+    tiny = torch.finfo(value.dtype).tiny
+    flushed = (value == 0) & (reference.abs() < tiny)
+    if rule.spread is None:
+        ratio = torch.where(differs & ~flushed, (error / last).clamp_min(1 + 1e-9), 0.0)
+    else:
+        spread = rule.spread(call, reference, alarms)
+        ratio = torch.where(flushed, 0.0, error / (last + spread))
+    bad = int((ratio > 1).sum())
+    return Outcome(value.numel(), bad, float(ratio.max()), rule.name, int((flushed & differs).sum()))

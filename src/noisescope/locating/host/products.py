@@ -1,0 +1,176 @@
+"""Products on the host: all of it in float32, and in float64 those elements that float32 cannot acquit.
+
+|y - r| <= half an ulp of y's dtype + lam sqrt(K) u |x_i| |w_j| (+ 2u|b|)
+
+The second term is the bound of `rounding` for a sum of K products; by Cauchy and Schwarz the norms stand for
+sum|x||w|, so that no second product is needed. The host's own float32 error has the same size and hides in it: what
+comes within half of the bound in float32 is computed again in float64.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..rounding import accumulator_unit, half_ulp, quantile
+from .arguments import HostCall
+from .rules import Rule, know
+
+__all__ = ["Product", "products_of"]
+
+WIDE = 4096
+"""columns of a product that are computed together: the head of a model has fifty thousand"""
+RECHECKED = 2**14
+"""elements that are computed again in float64, those first that are furthest off"""
+_TOGETHER = 2**20
+"""elements of their operands that are gathered at once"""
+
+NAMES = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "grouped_mm", "einsum", "mv", "dot")
+know(Rule("product", NAMES, lambda _call, reference, _alarms: torch.zeros_like(reference)))
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """left (..., M, K) @ right (..., K, N) + addend, and where in the call's value it stands."""
+
+    left: Tensor
+    right: Tensor
+    addend: Tensor | None
+    rows: slice | None = None
+    """the rows of the value, where the call makes several products"""
+
+    @property
+    def length(self) -> int:
+        """K."""
+        return self.left.shape[-1]
+
+    def columns(self) -> Iterator[slice]:
+        """The columns, so many at a time that they fit into the memory of a layer."""
+        width = self.right.shape[-1]
+        yield from (slice(start, min(start + WIDE, width)) for start in range(0, width, WIDE))
+
+    def value(self, columns: slice) -> Tensor:
+        """In float32, or float64 for operands of that dtype."""
+        left, right = _wide(self.left), _wide(self.right[..., columns])
+        found = left @ right
+        return found if self.addend is None else found + _wide(_columns(self.addend, columns))
+
+    def spread(self, columns: slice, lam: float) -> Tensor:
+        """The rounding that a healthy device may add before the last."""
+        u = accumulator_unit(self.left.dtype)
+        left = _wide(self.left).norm(dim=-1, keepdim=True)
+        right = _wide(self.right[..., columns]).norm(dim=-2, keepdim=True)
+        found = lam * self.length**0.5 * u * (left * right)
+        return found if self.addend is None else found + 2 * u * _wide(_columns(self.addend, columns)).abs()
+
+    def exactly(self, index: Tensor, shape: torch.Size, columns: slice) -> Tensor:
+        """Single elements of those columns in float64, by their indices in a value of this shape."""
+        *batch, row, column = torch.unravel_index(index, shape)
+        column = column + columns.start
+        found = []
+        step = max(1, _TOGETHER // self.length)
+        for at in range(0, len(index), step):
+            some = slice(at, at + step)
+            where = [part[some] for part in batch]
+            x = self.left[(*_fitting(where, self.left), row[some])].double()
+            w = self.right.transpose(-2, -1)[(*_fitting(where, self.right), column[some])].double()
+            total = (x * w).sum(-1)
+            if self.addend is not None:
+                b = self.addend.double().broadcast_to((*shape[:-1], self.right.shape[-1]))
+                total = total + b[(*where, row[some], column[some])]
+            found.append(total)
+        return torch.cat(found)
+
+
+def products_of(call: HostCall) -> list[Product] | None:
+    """The products that a call computes; None for a spelling that is not taken apart here."""
+    name, args, kwargs = call.name, call.args, call.kwargs
+    if name == "linear":
+        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+        left = given["input"]
+        return [Product(_matrix(left), given["weight"].transpose(-2, -1), given.get("bias"))]
+    if name in ("matmul", "mm", "bmm"):
+        left, right = (*args, *(kwargs[key] for key in ("mat2", "other") if key in kwargs))[:2]
+        return [Product(left, right, None)] if left.ndim > 1 and right.ndim > 1 else None
+    if name in ("addmm", "baddbmm"):
+        scales = (kwargs.get("beta", 1), kwargs.get("alpha", 1))
+        addend, left, right = args[:3] if len(args) > 2 else (None, None, None)
+        if left is None:
+            return None
+        beta, alpha = scales
+        return [Product(left * alpha if alpha != 1 else left, right, _scaled(addend, beta))]
+    if name == "grouped_mm":
+        return _groups(*args, **kwargs)
+    return None
+
+
+def _groups(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> list[Product] | None:
+    offs = args[0] if args else kwargs.get("offs")
+    if offs is None or left.ndim != 2 or right.ndim != 3 or kwargs.get("bias") is not None:
+        return None
+    ends = [int(end) for end in offs]
+    return [
+        Product(left[start:end], right[at], None, slice(start, end))
+        for at, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
+        if end > start
+    ]
+
+
+def _scaled(addend: Tensor, beta: float) -> Tensor | None:
+    return None if beta == 0 else addend if beta == 1 else addend * beta
+
+
+def _matrix(left: Tensor) -> Tensor:
+    return left if left.ndim > 1 else left.unsqueeze(0)
+
+
+def _wide(given: Tensor) -> Tensor:
+    return given if given.dtype in (torch.float32, torch.float64) else given.float()
+
+
+def _columns(addend: Tensor, columns: slice) -> Tensor:
+    return addend if addend.ndim == 0 or addend.shape[-1] == 1 else addend[..., columns]
+
+
+def _fitting(where: list[Tensor], operand: Tensor) -> list[Tensor]:
+    """Batch indices for an operand that may have fewer batch dimensions, or some of length 1."""
+    dims = operand.shape[:-2]
+    kept = where[len(where) - len(dims) :]
+    return [part if size > 1 else torch.zeros_like(part) for part, size in zip(kept, dims, strict=True)]
+
+
+def check_product(product: Product, value: Tensor, alarms: float) -> tuple[int, float]:
+    """How many elements of a product are outside their bound, and the largest error in units of it."""
+    lam = quantile(product.length, value.numel(), alarms)
+    bad, worst = 0, 0.0
+    for columns in product.columns():
+        given = value[..., columns]
+        reference, spread = product.value(columns), product.spread(columns, lam)
+        ratio, unclear = _ratio(given, reference, spread)
+        if bool(unclear.any()):
+            index = _furthest(unclear, ratio)
+            exact = product.exactly(index, given.shape, columns)
+            again, _ = _ratio(given.reshape(-1)[index], exact, spread.broadcast_to(given.shape).reshape(-1)[index])
+            ratio = ratio.reshape(-1).scatter(0, index, again.to(ratio.dtype))
+        bad += int((ratio > 1).sum())
+        worst = max(worst, float(ratio.max()) if ratio.numel() else 0.0)
+    return bad, worst
+
+
+def _ratio(value: Tensor, reference: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    """Error in units of the bound, and which elements are beyond half of the spread."""
+    last = half_ulp(reference, value.dtype)
+    rounded = reference.to(value.dtype)
+    same = (value == rounded) | (value.isnan() & rounded.isnan())
+    error = torch.where(same, 0.0, (value.to(reference.dtype) - reference).abs().nan_to_num(torch.inf))
+    return error / (last + spread), error > last + spread / 2
+
+
+def _furthest(unclear: Tensor, ratio: Tensor) -> Tensor:
+    """The flat indices of the unclear elements; of very many those that are furthest off."""
+    index = unclear.reshape(-1).nonzero().squeeze(-1)
+    if len(index) <= RECHECKED:
+        return index
+    return index[ratio.reshape(-1)[index].topk(RECHECKED).indices]

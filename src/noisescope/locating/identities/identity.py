@@ -1,0 +1,164 @@
+"""What an identity is, the registry of all, and how one is checked.
+
+A bit-exact identity that fails within the rounding bound may be a device that sums in another order every time, which
+is healthy. So it is asked again: only if the call and the probe both give the same bits eight times more, and still
+disagree, is it evidence.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ...errors import InputError
+from ...injection import Call
+from ..device import Device
+
+__all__ = ["IDENTITIES", "Failure", "Identity", "Probe", "check_identities", "register"]
+
+AGAIN = 8
+"""how often a disagreement within rounding is looked at again"""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """One call and the device it was made on. `args` and `value` are the device's own tensors."""
+
+    call: Call
+    value: Tensor
+    device: Device
+    alarms: float
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The call's positional arguments."""
+        return self.call.args
+
+    def again(self, *args: Any) -> Tensor:
+        """The device's value for other positional arguments."""
+        found: Tensor = self.device.run(self.call.function, *args, **self.call.kwargs)
+        return found
+
+    def other(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        """What the device gives for another operator."""
+        found: Tensor = self.device.run(function, *args, **kwargs)
+        return found
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Two values that a healthy device makes equal, or equal up to a bound."""
+
+    got: Tensor
+    expected: Tensor
+    bound: Tensor | None = None
+    """None for bit by bit"""
+    floor: float = 0.0
+    """errors below this are underflow: a scaled probe loses other digits than the call"""
+
+    def off(self) -> tuple[int, float]:
+        """How many elements disagree, and the largest error in units of the bound (infinite for bits)."""
+        got, expected = self.got.cpu(), self.expected.cpu()
+        same = (got == expected) | (got.isnan() & expected.isnan())
+        error = (got.double() - expected.double()).abs().nan_to_num(torch.inf)
+        if self.bound is None:
+            wrong = ~same & (error > self.floor)
+            return int(wrong.sum()), float("inf") if bool(wrong.any()) else 0.0
+        ratio = torch.where(same, 0.0, error / (self.bound.cpu().double() + self.floor))
+        return int((ratio > 1).sum()), float(ratio.max()) if ratio.numel() else 0.0
+
+
+Check: TypeAlias = Callable[[Probe], Expectation | None]
+"""None where the identity says nothing about this call"""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One row."""
+
+    name: str
+    operators: tuple[str, ...]
+    check: Check
+    exact: bool
+    """bit for bit: holds only where the device computes the same twice"""
+    blind_to: tuple[str, ...]
+    """kinds of faults that obey it"""
+    cost: float
+    """calls of the operator that it makes"""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An identity that the device does not obey."""
+
+    identity: str
+    elements: int
+    bad: int
+    ratio: float
+
+
+IDENTITIES: list[Identity] = []
+
+
+def register(
+    name: str, *operators: str, exact: bool, blind_to: tuple[str, ...] = (), cost: float = 1.0
+) -> Callable[[Check], Check]:
+    """A decorator: the function checks that identity at these operators."""
+
+    def add(check: Check) -> Check:
+        taken = {(row.name, operator) for row in IDENTITIES for operator in row.operators}
+        if again := [operator for operator in operators if (name, operator) in taken]:
+            raise InputError(f'identity "{name}" is registered already for {again[0]}')
+        IDENTITIES.append(Identity(name, operators, check, exact, blind_to, cost))
+        return check
+
+    return add
+
+
+def rows_of(operator: str) -> Iterator[Identity]:
+    """The identities of an operator."""
+    return (row for row in IDENTITIES if operator in row.operators)
+
+
+def check_identities(
+    probe: Probe, *, repeats: bool
+) -> tuple[list[str], list[Failure]]:
+    """Which identities were checked at a call, and which failed.
+
+    rounding bound, if anybody knows.
+    """
+    held, failed = [], []
+    for row in rows_of(probe.call.operator):
+        if row.exact and not repeats:
+            continue
+        try:
+            found = row.check(probe)
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):  # a kernel that refuses a probe
+            continue
+        if found is None:
+            continue
+        held.append(row.name)
+        bad, ratio = found.off()
+        if bad and (not row.exact or _is_stable(probe, row, found)):
+            failed.append(Failure(row.name, found.got.numel(), bad, ratio))
+    return held, failed
+
+
+def _is_stable(probe: Probe, row: Identity, found: Expectation) -> bool:
+    """Whether the call gives the same bits again and again, and the probe the same disagreement."""
+    for _ in range(AGAIN):
+        value = probe.device.run(probe.call.again)
+        if not same_bits(value, probe.value):
+            return False
+        again = row.check(probe)
+        if again is None or not same_bits(again.got, found.got):
+            return False
+    return True
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """True if two tensors hold the same numbers; a NaN is like another."""
+    a, b = a.cpu(), b.cpu()
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -1,0 +1,190 @@
+"""Identities of products: linear layers, the two products of attention, grouped products of experts.
+
+With left operand x, right operand w (K terms a sum) and addend b:
+
+    rows scaled   f(s x, w) = s f(x, w), every row with its own s = +-2^k     bit for bit: scaling by 2 never rounds
+    doubled       f(2x, w, 2b) = 2 f(x, w, b)                                 bit for bit
+    negated       f(-x, w, -b) = -f(x, w, b)                                  bit for bit
+    known         f(x, tiled identity) = x                                    bit for bit: one term of each sum is not 0
+    permuted      f(x, w permuted) = f(x, w) permuted                         up to rounding: columns may sum in any order
+    checksum      sum_j f(x, w)_j = x . (sum_j w_j) + sum_j b_j, by another operator, up to rounding
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...injection import Call, plain_name
+from ..host.products import Product
+from ..rounding import half_ulp, quantile
+from .identity import Expectation, Probe, register
+
+__all__: list[str] = []
+
+PRODUCTS = ("linear", "matmul", "bmm")
+_SCALING = ("dead_zone", "saturation", "gain", "wrong_rounding", "lut_exp", "low_precision_accumulate")
+"""faults whose threshold or error grows with the tensor, and so obey every scaling"""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A product taken apart, to be put together again with other operands."""
+
+    left: Tensor
+    right: Tensor
+    """(..., K, N)"""
+    addend: Tensor | None
+    args: Callable[[Tensor, Tensor, Tensor | None], tuple[Any, ...]]
+
+    def product(self) -> Product:
+        """The same on the host."""
+        addend = None if self.addend is None else self.addend.cpu()
+        return Product(self.left.cpu(), self.right.cpu(), addend)
+
+
+def _parts(call: Call) -> _Parts | None:
+    name, args, kwargs = plain_name(call.function), call.args, call.kwargs
+    if name == "linear":
+        if len(args) < 2 or set(kwargs) - {"bias"}:
+            return None
+        addend = args[2] if len(args) > 2 else kwargs.get("bias")
+        return _Parts(args[0], args[1].transpose(-2, -1), addend, lambda x, w, b: (x, w.transpose(-2, -1), b))
+    if kwargs or len(args) < 2:
+        return None if name != "grouped_mm" else _grouped(call)
+    if name in ("matmul", "mm", "bmm") and args[0].ndim > 1 and args[1].ndim > 1:
+        return _Parts(args[0], args[1], None, lambda x, w, _b: (x, w))
+    if name in ("addmm", "baddbmm") and len(args) == 3:
+        shape = args[0].shape
+        return _Parts(
+            args[1], args[2], args[0], lambda x, w, b: (torch.zeros(shape, dtype=x.dtype) if b is None else b, x, w)
+        )
+    return None
+
+
+def _grouped(call: Call) -> _Parts | None:
+    if len(call.args) != 2 or call.args[1].ndim != 3 or set(call.kwargs) != {"offs"}:
+        return None
+    return _Parts(call.args[0], call.args[1], None, lambda x, w, _b: (x, w))
+
+
+def _run(probe: Probe, parts: _Parts, left: Tensor, right: Tensor, addend: Tensor | None) -> Tensor:
+    """The device's product of these; nothing but the operator itself is computed there."""
+    device = probe.value.device
+    args = parts.args(left.to(device), right.to(device), None if addend is None else addend.to(device))
+    kwargs = {name: given for name, given in probe.call.kwargs.items() if name != "bias"}
+    found: Tensor = probe.device.run(probe.call.function, *args, **kwargs)
+    return found
+
+
+def _floor(value: Tensor, length: int, scale: float) -> float:
+    """What a scaled probe may lose otherwise than the call: terms, or results, too small for a normal number."""
+    info = torch.finfo(value.dtype)
+    terms = length * torch.finfo(torch.float32).tiny
+    return scale * max(terms, info.smallest_normal * info.eps)
+
+
+def _fits(*tensors: Tensor | None, scale: float) -> bool:
+    return all(
+        tensor is None or not tensor.numel() or float(tensor.abs().max()) * scale < torch.finfo(tensor.dtype).max
+        for tensor in tensors
+    )
+
+
+@register("rows scaled", *PRODUCTS, exact=True, blind_to=_SCALING)
+def _rows_scaled(probe: Probe) -> Expectation | None:
+    parts = _parts(probe.call)
+    if parts is None or not parts.left.numel():
+        return None
+    left = parts.left
+    power = 8.0 if _fits(left, probe.value, scale=16.0) else 1.0
+    rows = left.shape[-2]
+    scales = torch.tensor([1.0, -1.0, 2.0, -2.0, 4.0, -4.0, 8.0, -8.0]).clamp(-power, power)
+    each = scales[torch.arange(rows * 5, rows * 6) % len(scales)].roll(1).view(rows, 1).to(left.dtype)
+    value = probe.value if parts.addend is None else _run(probe, parts, left, parts.right, None)
+    got = _run(probe, parts, left.cpu() * each, parts.right, None)
+    expected = value.cpu() * (each if value.ndim > 1 else each[0])
+    return Expectation(got, expected, floor=_floor(probe.value, left.shape[-1], 16.0))
+
+
+def _scaled(probe: Probe, scale: float) -> Expectation | None:
+    parts = _parts(probe.call)
+    if parts is None or not _fits(parts.left, probe.value, parts.addend, scale=2 * abs(scale)):
+        return None
+    addend = None if parts.addend is None else parts.addend * scale
+    got = _run(probe, parts, parts.left * scale, parts.right, addend)
+    return Expectation(got, probe.value.cpu() * scale, floor=_floor(probe.value, parts.left.shape[-1], 4.0))
+
+
+@register("doubled", *PRODUCTS, exact=True, blind_to=(*_SCALING, "bias"))
+def _doubled(probe: Probe) -> Expectation | None:
+    return _scaled(probe, 2.0)
+
+
+@register("negated", *PRODUCTS, exact=True, blind_to=_SCALING)
+def _negated(probe: Probe) -> Expectation | None:
+    return _scaled(probe, -1.0)
+
+
+@register("known", *PRODUCTS, exact=True, blind_to=("lut_exp", "low_precision_accumulate"))
+def _known(probe: Probe) -> Expectation | None:
+    parts = _parts(probe.call)
+    if parts is None or not bool(parts.left.isfinite().all()):
+        return None
+    length, width = parts.right.shape[-2:]
+    columns = torch.arange(width) % length
+    tiled = torch.zeros(length, width, dtype=parts.right.dtype)
+    tiled[columns, torch.arange(width)] = 1
+    right = tiled.expand(parts.right.shape).contiguous() if parts.right.ndim > 2 else tiled
+    got = _run(probe, parts, parts.left, right, None)
+    expected = parts.left.cpu()[..., columns].to(probe.value.dtype)
+    return Expectation(got, expected.broadcast_to(got.shape), floor=torch.finfo(torch.float32).tiny)
+
+
+@register("permuted", *PRODUCTS, exact=False, blind_to=("gain", "wrong_rounding"))
+def _permuted(probe: Probe) -> Expectation | None:
+    parts = _parts(probe.call)
+    if parts is None or parts.right.shape[-1] < 2 or plain_name(probe.call.function) == "grouped_mm":
+        return None
+    width = parts.right.shape[-1]
+    order = torch.arange(width).roll(width // 2 + 1).flip(0)
+    addend = parts.addend
+    if addend is not None and addend.ndim and addend.shape[-1] == width:
+        addend = addend.cpu()[..., order]
+    got = _run(probe, parts, parts.left, parts.right.cpu()[..., order], addend)
+    product = parts.product()
+    lam = quantile(product.length, got.numel(), probe.alarms)
+    bounds = [product.spread(columns, lam) for columns in product.columns()]
+    spread = torch.cat(bounds, -1).broadcast_to(_shaped(probe.value).shape).reshape(probe.value.shape)
+    value = probe.value.cpu()
+    bound = 2 * (half_ulp(value.float(), value.dtype) + spread)
+    return Expectation(got, value[..., order], bound[..., order])
+
+
+@register("checksum", *PRODUCTS, exact=False, blind_to=("wrong_rounding",), cost=0.0)
+def _checksum(probe: Probe) -> Expectation | None:
+    parts = _parts(probe.call)
+    if parts is None or plain_name(probe.call.function) == "grouped_mm":
+        return None
+    product, value = parts.product(), _shaped(probe.value.cpu())
+    lam = quantile(product.length, value.numel(), probe.alarms)
+    expected: Tensor | float = 0.0
+    squares: Tensor | float = 0.0
+    for columns in product.columns():
+        some = product.right[..., columns].double()
+        expected = expected + (product.left.double() * some.sum(-1).unsqueeze(-2)).sum(-1)
+        if product.addend is not None:
+            addend = product.addend.double()
+            expected = expected + (addend if addend.ndim == 0 else addend[..., columns].sum(-1))
+        spread = product.spread(columns, lam).double()
+        last = half_ulp(value[..., columns].double(), value.dtype)
+        squares = squares + ((spread + lam * last).square()).sum(-1)
+    got = value.double().sum(-1)
+    bound = torch.as_tensor(squares).sqrt()
+    return Expectation(got, torch.as_tensor(expected).broadcast_to(got.shape), bound.broadcast_to(got.shape))
+
+
+def _shaped(value: Tensor) -> Tensor:
+    return value if value.ndim > 1 else value.unsqueeze(0)

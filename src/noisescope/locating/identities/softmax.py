@@ -1,0 +1,89 @@
+"""Identities of softmax and of fused attention, whose weights are one.
+
+    sums to one   sum_j softmax(x)_j = 1
+    shifted       softmax(x + c) = softmax(x)
+    constant      attention(q, k, v = 1) = 1: its weights sum to one too
+    doubled       attention(q, k, 2v) = 2 attention(q, k, v), bit for bit
+"""
+
+import torch
+from torch import Tensor
+
+from ...injection import sdpa_arguments
+from ..host.softmax import softmax_spread
+from ..rounding import accumulator_unit, half_ulp, quantile, unit
+from .identity import Expectation, Probe, register
+
+__all__: list[str] = []
+
+_RENORMALISED = ("lut_exp",)
+
+
+def _rows(probe: Probe) -> tuple[Tensor, Tensor, int] | None:
+    """Scores and weights in float64 with the softmax along their last dimension, and which one that was."""
+    given = dict(zip(("input", "dim"), probe.args, strict=False)) | probe.call.kwargs
+    dim = given.get("dim", -1)
+    if dim is None or not probe.value.numel():
+        return None
+    scores = given["input"].cpu().double().transpose(dim, -1)
+    return scores, probe.value.cpu().double().transpose(dim, -1), int(dim)
+
+
+@register("sums to one", "softmax", exact=False, blind_to=_RENORMALISED, cost=0.0)
+def _sums_to_one(probe: Probe) -> Expectation | None:
+    found = _rows(probe)
+    if found is None or bool(found[1].isnan().any()):
+        return None
+    scores, weights, _ = found
+    lam = quantile(scores.shape[-1], weights.numel(), probe.alarms)
+    u = accumulator_unit(probe.value.dtype)
+    distance = (scores - scores.amax(-1, keepdim=True)).abs().clamp(max=200.0)
+    last = half_ulp(weights, probe.value.dtype)
+    bound = 4 * u * (weights * distance).sum(-1) + (lam * scores.shape[-1] ** 0.5 + 8) * u
+    bound = bound + lam * last.square().sum(-1).sqrt()
+    total = weights.sum(-1)
+    return Expectation(total, torch.ones_like(total), bound)
+
+
+@register("shifted", "softmax", exact=False, blind_to=("gain", "bias", "dead_zone", "saturation", "wrong_rounding"))
+def _shifted(probe: Probe) -> Expectation | None:
+    found = _rows(probe)
+    if found is None or not probe.args or not isinstance(probe.args[0], Tensor):
+        return None
+    scores, weights, dim = found
+    x = probe.args[0]
+    shift = 1.0
+    got = probe.again((x.cpu() + shift).to(x.device), *probe.args[1:])
+    lam = quantile(scores.shape[-1], weights.numel(), probe.alarms)
+    u = accumulator_unit(x.dtype)
+    moved = torch.where(scores.abs() < 1e30, unit(x.dtype) * (scores + shift).abs(), 0.0)
+    bound = 2 * softmax_spread(scores, weights, lam, u, moved) + 2 * half_ulp(weights, probe.value.dtype)
+    return Expectation(got, probe.value, bound.transpose(dim, -1))
+
+
+@register("constant", "attention", exact=False, blind_to=_RENORMALISED)
+def _constant(probe: Probe) -> Expectation | None:
+    given = sdpa_arguments(probe.args, probe.call.kwargs)
+    if given.get("dropout_p"):
+        return None
+    value: Tensor = given["value"]
+    ones = torch.ones(value.shape, dtype=value.dtype).to(value.device)
+    got = probe.device.run(probe.call.function, **{**given, "value": ones})
+    length = value.shape[-2]
+    lam = quantile(length, got.numel(), probe.alarms)
+    u, narrow = accumulator_unit(got.dtype), unit(got.dtype)
+    bound = torch.full(got.shape, (2 * lam * length**0.5 + 8) * u + (lam * narrow if narrow > u else 0.0))
+    dead = (got == 0).all(-1, keepdim=True).cpu()  # rows in which everything is masked
+    return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), bound)
+
+
+@register("doubled", "attention", exact=True, blind_to=("dead_zone", "saturation", "bias", "gain", "wrong_rounding"))
+def _doubled(probe: Probe) -> Expectation | None:
+    given = sdpa_arguments(probe.args, probe.call.kwargs)
+    value: Tensor = given["value"]
+    info = torch.finfo(value.dtype)
+    if given.get("dropout_p") or float(value.abs().max()) > info.max / 4:
+        return None
+    got = probe.device.run(probe.call.function, **{**given, "value": (value.cpu() * 2).to(value.device)})
+    floor = 4 * value.shape[-2] * max(torch.finfo(torch.float32).tiny, info.smallest_normal * info.eps)
+    return Expectation(got, probe.value.cpu() * 2, floor=floor)

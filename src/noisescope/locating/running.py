@@ -1,0 +1,152 @@
+"""locate(): where a device is broken, without a good one to compare it with.
+
+>>> verdict = locate(model, prompts, tokenizer=tokenizer)      # doctest: +SKIP
+>>> verdict.healthy, verdict.sites[0].name                     # doctest: +SKIP
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..capturing.finite import first_non_finite
+from ..errors import InputError, NonFinite, unknown_name
+from ..faults import Fault, FaultSimulator, parse_fault
+from ..injection import Watch
+from ..sites import Layout
+from .deciding import decide
+from .device import Device
+from .prompts import open_prompts
+from .tracing import Plan, Row, Tracer
+from .verdict import Verdict
+from .weights import compare_weights
+
+__all__ = ["METHODS", "locate"]
+
+METHODS = ("auto", "repeat", "identities", "host", "srdd")
+LEAST = {"repeat": 2.0, "host": 4.0, "identities": 15.0}
+"""forward passes that a method may take, with those before it"""
+Progress = Callable[[str, int], Callable[[], None]]
+
+
+def locate(
+    model: nn.Module,
+    prompts: object = None,
+    *,
+    tokenizer: object = None,
+    method: str = "auto",
+    budget: float = 20.0,
+    runs: int = 2,
+    simulate: str | Fault | Iterable[str | Fault] = (),
+    precision_mode: str | None = None,
+    checkpoint: str | Path | None = None,
+    blocks: str | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Whether the device that a model runs on computes as it should, and if not, at which operator.
+
+    Args:
+        model: on the device that is under suspicion.
+        prompts: texts, token ids, a dict of the model's inputs, a data file; None for two rows of 32 tokens of text.
+        tokenizer: needed for texts.
+        method: `repeat` makes every call twice; `host` computes it again on the host's CPU; `identities` asks for
+            algebra that holds on a healthy device; `auto` does all three as far as the budget goes; `srdd` ranks
+            layers by their response to noise.
+        budget: forward passes that it may take; under 15, `auto` leaves the identities out.
+        runs: how often each call is made; more find rarer intermittent faults, 1 - (1 - p)^runs of those with
+            probability p.
+        simulate: faults to put into the device, as `FaultSimulator` takes them or "kind:magnitude@layer.operator".
+        precision_mode: what the device is known to do otherwise: `tf32`, `low_precision_accumulate`.
+        checkpoint: directory or safetensors file that the weights came from, to see whether memory holds them still.
+        blocks: where the blocks are, if they are not found.
+    """
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    if not isinstance(runs, int) or runs < 1 or (method in ("auto", "repeat") and runs < 2):
+        raise InputError(f"runs: got {runs}, expected a whole number of at least 2")
+    if not budget > 0:
+        raise InputError(f"budget: got {budget:g}, expected forward passes above 0")
+    layout = Layout.of(model, blocks=blocks)
+    inputs = open_prompts(prompts, model, tokenizer, seed=seed)
+    faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
+    simulators = [FaultSimulator(model, fault, layout=layout, inputs=_short(inputs)) for fault in faults]
+    tell = progress or (lambda _stage, _total: lambda: None)
+    with ExitStack() as stack, torch.no_grad():
+        for simulator in simulators:
+            stack.enter_context(simulator)
+        if method == "srdd":
+            from .srdd import rank_layers
+
+            return rank_layers(model, inputs, layout=layout, simulators=simulators, seed=seed, progress=tell)
+        plan = _plan(method, budget, runs)
+        tracer = _trace(model, inputs, layout, plan, tell)
+    changed = compare_weights(model, layout, checkpoint) if checkpoint is not None else None
+    verdict = decide(
+        tracer,
+        plan,
+        method=method,
+        weights=changed,
+        inputs=inputs,
+        model=model,
+        layout=layout,
+        name=name,
+        precision_mode=precision_mode,
+        simulators=simulators,
+        runs=runs,
+    )
+    if verdict.outcome != "faulty":
+        _refuse_non_finite(tracer.rows, model, inputs, layout)
+    return verdict
+
+
+def _several(given: str | Fault | Iterable[str | Fault]) -> Sequence[str | Fault]:
+    return [given] if isinstance(given, (str, Fault)) else list(given)
+
+
+def _plan(method: str, budget: float, runs: int) -> Plan:
+    if method == "repeat":
+        return Plan(runs, host=False, identities=False)
+    if method == "host":
+        return Plan(max(runs, 1), host=True, identities=False)
+    if method == "identities":
+        return Plan(max(runs, 2), host=False, identities=True)
+    return Plan(runs, host=budget >= LEAST["host"], identities=budget >= LEAST["identities"])
+
+
+def _trace(
+    model: nn.Module, inputs: dict[str, Tensor], layout: Layout, plan: Plan, progress: Progress
+) -> Tracer:
+    step = progress("layers", len(layout.blocks) + 1)
+    reached: set[Any] = set()
+
+    def on_call(row: Row) -> None:
+        if row.site.layer not in reached and isinstance(row.site.layer, int):
+            step()
+        reached.add(row.site.layer)
+
+    device = Device()
+    tracer = Tracer(device, plan, on_call)
+    device.watch = Watch(tracer, layout=layout, whole=True)
+    with device.watch:
+        model(**inputs)
+    step()
+    return tracer
+
+
+def _refuse_non_finite(rows: Sequence[Row], model: nn.Module, inputs: dict[str, Tensor], layout: Layout) -> None:
+    """A model whose own arithmetic overflows: the device is not to blame, and nothing can be said about it."""
+    with torch.no_grad():
+        logits = model(**inputs)[0]
+    if not bool(logits.isfinite().all()):
+        site = first_non_finite(model, dict(inputs), layout=layout)
+        where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
+        raise NonFinite(f"the model gives non-finite logits, and so does the host's arithmetic; {where}")
+
+
+def _short(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return inputs

@@ -1,0 +1,202 @@
+"""One forward pass, looked at call by call: repeated, computed on the host, asked for identities, and let go.
+
+Every call is judged from the inputs that the device itself gave it, so an operator behind a broken one looks healthy.
+Nothing is kept of a call but its row: memory is that of the largest single operator, whatever the model's depth.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ..injection import Call, attention_in_steps, plain_name, sdpa_arguments
+from ..sites import Site
+from ..specs import Layer, Phase
+from .device import Device
+from .host import HostCall, Outcome, check_on_host, reference_of
+from .host.products import products_of
+from .host.rules import rule_of
+from .identities import Probe, check_identities
+from .identities.identity import Failure, same_bits
+from .naming import name_kind
+from .rounding import half_ulp, share_of_alarms
+
+__all__ = ["Row", "Tracer"]
+
+_NOTHING = frozenset({"empty", "new_empty", "empty_like", "rand", "randn", "rand_like", "randn_like", "bernoulli"})
+"""functions whose value nobody can foretell"""
+
+@dataclass
+class Row:
+    """What was found at one call."""
+
+    site: Site
+    elements: int
+    host: Outcome | None = None
+    repeated: int = 0
+    """how often the call was made again"""
+    differing: int = 0
+    """elements that came out otherwise in one of these"""
+    beyond: bool = False
+    """whether one of these was outside the rounding bound, or nobody knows the bound"""
+    identities: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    kind: str | None = None
+    finite: bool = True
+    closer: "Row | None" = None
+    """of a fused kernel that is off: the step inside it that is"""
+
+    @property
+    def faulty(self) -> bool:
+        """True if something is wrong that rounding cannot explain."""
+        return self.beyond or bool(self.host is not None and self.host.bad) or bool(self.failures)
+
+    @property
+    def repeats(self) -> bool:
+        """True if the device gave the same bits every time."""
+        return not self.differing
+
+    @property
+    def ratio(self) -> float | None:
+        """The largest error in units of its bound, by the host."""
+        return self.host.ratio if self.host is not None else None
+
+@dataclass
+class Plan:
+    """What to do at every call."""
+
+    runs: int = 2
+    """how often each call is made in all"""
+    host: bool = True
+    identities: bool = True
+
+class Tracer:
+    """The observer of a traced pass."""
+
+    def __init__(self, device: Device, plan: Plan, on_call: Callable[[Row], None] | None = None) -> None:
+        self.rows: list[Row] = []
+        self.work: dict[str, float] = {}
+        """stage -> multiplications of products"""
+        self.device = device
+        self._plan, self._on_call = plan, on_call
+
+    def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
+        return phase == "forward"
+
+    def after(self, call: Call, value: Any) -> Any:
+        """Looks at a call; the value goes on unchanged."""
+        with self.device.aside():
+            if isinstance(value, Tensor) and self._is_computed(call, value):
+                row = self._look(call, value)
+                self.rows.append(row)
+                if self._on_call is not None:
+                    self._on_call(row)
+        return value
+
+    def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
+        return value
+
+    def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
+        return grad
+
+    def _is_computed(self, call: Call, value: Tensor) -> bool:
+        if not value.is_floating_point() or not value.numel() or plain_name(call.function) in _NOTHING:
+            return False
+        given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+        if not given:
+            return False  # a constant
+        mine = value.untyped_storage().data_ptr()
+        return call.in_place or all(leaf.untyped_storage().data_ptr() != mine for leaf in given)  # else a view
+
+    # --- one call -----------------------------------------------------------------------------------------------
+
+    def _look(self, call: Call, value: Tensor) -> Row:
+        row = Row(call.site, value.numel())
+        alarms = share_of_alarms(len(self.rows) + 1)
+        here, mine = HostCall.of(call), value.detach().cpu()
+        row.finite = bool(mine.isfinite().all())
+        self._count("trace", here, mine)
+        others = self._repeat(row, call, here, mine)
+        if self._plan.host:
+            self._count("host", here, mine)
+            row.host = check_on_host(here, mine, alarms)
+        if others:
+            row.beyond = self._is_beyond(row, here, [mine, *others], alarms)
+        if self._plan.identities:
+            self._ask(row, call, here, value, alarms)
+        if row.faulty:
+            wrong = mine if row.host is not None and row.host.bad else next(iter(others), mine)
+            row.kind = self._name(row, here, wrong)
+            if call.operator == "attention" and not call.is_module:
+                row.closer = self._look_closer(call)
+        return row
+
+    def _repeat(self, row: Row, call: Call, here: HostCall, value: Tensor) -> list[Tensor]:
+        """Makes the call again; the values that came out otherwise."""
+        others = []
+        for _ in range(self._plan.runs - 1):
+            self._count("repeat", here, value)
+            again = self.device.run(call.again).detach().cpu()
+            row.repeated += 1
+            if not same_bits(again, value):
+                row.differing = max(row.differing, int(((again != value) & ~(again.isnan() & value.isnan())).sum()))
+                others.append(again)
+        return others
+
+    def _is_beyond(self, row: Row, here: HostCall, values: list[Tensor], alarms: float) -> bool:
+        """Whether a call that comes out otherwise every time leaves the bound that its order of summation may fill."""
+        outcomes = [check_on_host(here, value, alarms) for value in values]
+        return any(bool(outcome.bad) or not outcome.judged for outcome in outcomes)
+
+    def _ask(self, row: Row, call: Call, here: HostCall, value: Tensor, alarms: float) -> None:
+        probe = Probe(call, value, self.device, alarms)
+        row.identities, row.failures = check_identities(probe, repeats=row.repeats)
+        from .identities.identity import rows_of
+
+        cost = sum(identity.cost for identity in rows_of(call.operator) if identity.name in row.identities)
+        self._count("identities", here, value, times=cost)
+
+    def _name(self, row: Row, here: HostCall, value: Tensor) -> str:
+        try:
+            reference = reference_of(here, value)
+        except RuntimeError:
+            return "other"
+        rule = rule_of(here)
+        slack: Tensor = half_ulp(reference.double(), value.dtype)
+        if rule is not None and rule.name == "product":
+            slack = slack + half_ulp(reference.double(), torch.float32) * 8
+        return name_kind(value, reference, slack * 2, repeats=row.repeats)
+
+    def _look_closer(self, call: Call) -> Row | None:
+        """Whether one step of a fused attention kernel is off when it is computed by itself."""
+        found: list[Row] = []
+
+        def step(operator: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+            value: Tensor = self.device.run(function, *args, **kwargs)
+            index = sum(row.site.operator == operator for row in found)
+            site = Site(call.site.layer, operator, call.site.module, index)
+            part = Call((site,), function, args, kwargs, call.module)
+            found.append(self._look(part, value))
+            return value
+
+        attention_in_steps(step, **sdpa_arguments(call.args, call.kwargs))
+        return next((row for row in found if row.faulty), None)
+
+    def _count(self, stage: str, here: HostCall, value: Tensor, *, times: float = 1.0) -> None:
+        self.work[stage] = self.work.get(stage, 0.0) + times * _work(here, value)
+
+def _work(here: HostCall, value: Tensor) -> float:
+    """Multiplications of a product; other operators cost next to nothing."""
+    if here.name == "scaled_dot_product_attention":
+        given = sdpa_arguments(here.args, here.kwargs)
+        return float(value.numel() * given["key"].shape[-2] * 2)
+    rule = rule_of(here)
+    if rule is None or rule.name != "product":
+        return 0.0
+    parts = products_of(here)
+    return float(value.numel() * parts[0].length) if parts else float(value.numel())
+

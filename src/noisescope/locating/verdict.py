@@ -1,0 +1,117 @@
+"""The verdict on a device: healthy, faulty or inconclusive, with its evidence. Prints as a person would say it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ..specs import Layer
+
+__all__ = ["EXIT_CODES", "Evidence", "Outcome", "Suspect", "Verdict"]
+
+Outcome = Literal["healthy", "faulty", "inconclusive"]
+
+EXIT_CODES: Mapping[Outcome, int] = {"healthy": 0, "faulty": 10, "inconclusive": 11}
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operator of one module that computes what no healthy device would."""
+
+    name: str
+    """of the first site that is off"""
+    layer: Layer | None
+    operator: str
+    module: str
+    kind: str
+    stochastic: bool
+    """gives other bits when asked again"""
+    evidence: tuple[str, ...]
+    """one sentence for each method that saw it"""
+    calls: int = 1
+    """calls of the operator that were off"""
+
+    @property
+    def where(self) -> str:
+        """In words: layer 15, linear (mlp.down_proj)."""
+        place = f"layer {self.layer}" if isinstance(self.layer, int) else str(self.layer or "outside the model")
+        inside = self.module.split(f".{self.layer}.", 1)[-1] if isinstance(self.layer, int) else self.module
+        return f"{place}, {self.operator} ({inside})" if inside else f"{place}, {self.operator}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one method found, in a sentence."""
+
+    method: str
+    sentence: str
+    forwards: float
+    """forward passes that it took, by multiplications"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `locate` found. `sites` are the suspects, the surest first; `evidence` has a line for each method."""
+
+    outcome: Outcome
+    sites: tuple[Suspect, ...]
+    evidence: tuple[Evidence, ...]
+    missing: tuple[str, ...] = ()
+    """why it is inconclusive, or what a healthy verdict does not cover"""
+    precision_modes: tuple[str, ...] = ()
+    non_deterministic: tuple[str, ...] = ()
+    """sites that give other bits every time, within rounding"""
+    sections: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """everything, as plain values"""
+
+    @property
+    def healthy(self) -> bool:
+        """True if nothing is wrong and nothing is missing."""
+        return self.outcome == "healthy"
+
+    @property
+    def exit_code(self) -> int:
+        """0 healthy, 10 faulty, 11 inconclusive."""
+        return EXIT_CODES[self.outcome]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        width = max((len(found.method) for found in self.evidence), default=0) + 2
+        for found in self.evidence:
+            yield f"{found.method:<{width}}{found.sentence}"
+        for mode in self.precision_modes:
+            yield f"{'mode':<{width}}{mode}"
+        for line in self.missing:
+            yield f"{'missing':<{width}}{line}"
+        yield self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        return verdict_sentence(self.sections)
+
+
+def verdict_sentence(sections: Mapping[str, Any]) -> str:
+    """The verdict in one line, from the sections of a report."""
+    found, suspects = sections["verdict"], sections["suspects"]
+    checked, passes = sections["coverage"]["checked"], sections["cost"]["forward_pass_equivalents"]
+    if found["outcome"] == "faulty":
+        first = suspects[0]
+        more = f"; {len(suspects) - 1} more" if len(suspects) > 1 else ""
+        rate = found["false_alarm_rate"]
+        sure = f"   false-alarm rate of this verdict < {rate:.0e}" if rate else ""
+        return f"Verdict: FAULTY   {first['where']}, looks like {first['kind']}{more}{sure}"
+    if found["outcome"] == "inconclusive":
+        return f"Verdict: INCONCLUSIVE   {found['missing'][0] if found['missing'] else 'nothing was checked'}"
+    worst = found["worst_ratio"]
+    bound = f", worst {worst:.2g} of its rounding bound" if worst is not None else ""
+    return f"Verdict: HEALTHY   {checked} operators checked in {passes:.1f} passes{bound}"
+
+
+def as_sections(suspects: Sequence[Suspect]) -> list[dict[str, Any]]:
+    """Suspects as plain values, ranked."""
+    return [
+        {"rank": rank, **asdict(suspect), "evidence": list(suspect.evidence), "where": suspect.where}
+        for rank, suspect in enumerate(suspects, 1)
+    ]
