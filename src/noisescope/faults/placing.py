@@ -163,7 +163,9 @@ class _Calls:
             for end in ends:
                 end.remove()
         calls._values.clear()
-        calls.alias = {site: product for site, product in calls.alias.items() if site.module not in watch.steps_difference}
+        calls.alias = {
+            site: product for site, product in calls.alias.items() if site.module not in watch.steps_difference
+        }
         return calls
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:

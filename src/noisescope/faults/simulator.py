@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..injection import Call, Watch, is_probing
+from ..injection import Call, Watch, is_probing, plain_name
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .kinds import Fault, Struck
@@ -160,6 +160,8 @@ class _Breaking:
             return value
         if not any(target.holds(site) for site in call.sites):
             return value
+        if target.operator == "attention" and plain_name(call.function) != "scaled_dot_product_attention":
+            return value  # the fused kernel is broken, not the product that stands for it where attention is in steps
         return self._simulator.strike(call, value)
 
     def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:

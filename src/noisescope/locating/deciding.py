@@ -164,9 +164,7 @@ def _hidden(tracer: Tracer) -> list[tuple[str, str]]:
     return list(watch.hidden) if watch is not None else []
 
 
-def _evidence(
-    rows: Sequence[Row], plan: Plan, weights: WeightCheck | None, spent: dict[str, float]
-) -> list[Evidence]:
+def _evidence(rows: Sequence[Row], plan: Plan, weights: WeightCheck | None, spent: dict[str, float]) -> list[Evidence]:
     found = []
     if plan.runs > 1:
         found.append(Evidence("repeat", _repeat(rows, plan), spent.get("repeat", 0.0)))

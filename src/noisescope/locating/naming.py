@@ -11,8 +11,9 @@ changes are nearly all there, is the name. What nothing explains is `other`.
     noise           all elements are off, otherwise every time
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import log2
 
 import torch
 from torch import Tensor
@@ -33,77 +34,104 @@ class _Seen:
     """The struck channels of a value: what came, what should have come, and which elements are off."""
 
     got: Tensor
-    wanted: Tensor
+    due: Tensor
     off: Tensor
     slack: Tensor
-    """how far apart two healthy values may be"""
+    """how far rounding on the way may take a healthy device from what is due"""
     dtype: torch.dtype
+
+    def near(self, predicted: Tensor) -> Tensor:
+        """Which elements are as predicted, up to the last rounding and what comes before it."""
+        error = (self.got - predicted).abs()
+        return (error <= self.slack + half_ulp(predicted, self.dtype) * (1 + 2**-20)) | (
+            self.got == predicted.to(self.dtype).double()
+        )
 
     def explains(self, predicted: Tensor) -> bool:
         """Whether a prediction is what came, nearly everywhere, above all where something is off."""
-        rounded = predicted.to(self.dtype).double()
-        near = (self.got - rounded).abs() <= self.slack + half_ulp(predicted, self.dtype) * 2
-        alike = near | (self.got.isnan() & rounded.isnan())
-        if not bool(self.off.any()):
-            return False
-        return float(alike[self.off].double().mean()) >= _NEARLY_ALL and float(alike.double().mean()) >= _NEARLY_ALL
+        near = self.near(predicted)
+        return _share(near[self.off]) >= _NEARLY_ALL and _share(near) >= _NEARLY_ALL
 
 
-def name_kind(value: Tensor, reference: Tensor, slack: Tensor | float, *, repeats: bool) -> str:
-    """The kind of a fault that gave `value` where `reference` was due; `repeats`: it gives the same bits again."""
+def name_kind(value: Tensor, due: Tensor, slack: Tensor | float, *, repeats: bool) -> str:
+    """The kind of a fault that gave `value` where `due` should have come; `repeats`: it gives the same bits again."""
     width = value.shape[-1] if value.ndim else 1
-    got, wanted = value.reshape(-1, width).double(), reference.reshape(-1, width).double()
+    got, due = value.reshape(-1, width).double(), due.reshape(-1, width).double()
     room = torch.as_tensor(slack, dtype=torch.float64).broadcast_to(value.shape).reshape(-1, width)
-    rounded = wanted.to(value.dtype).double()
-    off = ((got - rounded).abs() > room) & (got != rounded) | (got.isnan() != rounded.isnan())
-    if not bool(off.any()):  # everything is within rounding: look at all that is not the same
-        off = got != rounded
+    whole = _Seen(got, due, torch.ones_like(got, dtype=torch.bool), room, value.dtype)
+    off = ~whole.near(due)
     if not bool(off.any()):
         return "other"
-    channels = off.any(0)
-    seen = _Seen(got[:, channels], wanted[:, channels], off[:, channels], room[:, channels], value.dtype)
+    struck = off.any(0)
+    seen = _Seen(got[:, struck], due[:, struck], off[:, struck], room[:, struck], value.dtype)
     if not repeats:
-        return "spikes" if float(seen.off.double().mean()) <= _FEW else "noise"
-    return next((kind for kind, holds in _hypotheses(seen) if holds), "other")
+        return "spikes" if _share(seen.off) <= _FEW else "noise"
+    return next((kind for kind, holds in _hypotheses(seen) if holds()), "other")
 
 
-def _hypotheses(seen: _Seen) -> Iterator[tuple[str, bool]]:
-    got, wanted, off = seen.got, seen.wanted, seen.off
-    zeroed = off & (got == 0)
-    threshold = wanted[zeroed].abs().max() if bool(zeroed.any()) else torch.zeros(())
-    yield "stuck", _is_stuck(seen)
-    yield "zeroing", seen.explains(torch.where(wanted.abs() <= threshold, 0.0, wanted))
-    limit = got.abs().nan_to_num(0.0, 0.0, 0.0).max()
-    yield "clipping", bool((wanted[off].abs() >= limit * (1 - 2 * unit(seen.dtype))).all()) and seen.explains(
-        wanted.clamp(-limit, limit)
-    )
-    error = (got - wanted)[off]
-    yield "offset", bool(error.isfinite().all()) and seen.explains(wanted + error.median())
-    yield "gain", _is_gain(seen)
-    yield "precision loss", any(seen.explains(cut) for cut in _fewer_bits(wanted, seen.dtype))
-    yield "spikes", float(off.double().mean()) <= _FEW
-    relative = (error / wanted[off].abs().clamp_min(1e-300)).abs()
-    yield "precision loss", bool(relative.isfinite().all()) and float(relative.quantile(0.95) if relative.numel() < 2**23 else 1.0) < 0.25
+def _hypotheses(seen: _Seen) -> Iterator[tuple[str, Callable[[], bool]]]:
+    yield "zeroing", lambda: _is_zeroed(seen)
+    yield "stuck", lambda: _is_stuck(seen)
+    yield "clipping", lambda: _is_clipped(seen)
+    yield "offset", lambda: _is_shifted(seen)
+    yield "gain", lambda: _is_scaled(seen)
+    yield "precision loss", lambda: any(seen.explains(cut) for cut in _fewer_bits(seen.due, seen.dtype))
+    yield "spikes", lambda: _share(seen.off) <= _FEW
+    yield "precision loss", lambda: _is_coarse(seen)
+
+
+def _is_zeroed(seen: _Seen) -> bool:
+    """Small elements are 0; in a stuck channel large ones are too."""
+    zeroed = seen.off & (seen.got == 0)
+    if _share(zeroed[seen.off]) < _NEARLY_ALL:
+        return False
+    largest = seen.due[zeroed].abs().max()
+    kept = seen.due[~zeroed & (seen.got != 0)].abs()
+    return bool(kept.numel()) and _share(kept >= largest * (1 - 4 * unit(seen.dtype))) >= _NEARLY_ALL
 
 
 def _is_stuck(seen: _Seen) -> bool:
     """Every struck channel holds one value in all rows, where it should not."""
-    got = seen.got
-    return got.shape[0] > 1 and bool((got == got[:1]).all()) and bool((seen.wanted != seen.wanted[:1]).any())
+    alike = (seen.got == seen.got[:1]) | seen.got.isnan()
+    return seen.got.shape[0] > 1 and _share(alike.all(0)) >= _NEARLY_ALL and bool((seen.due != seen.due[:1]).any())
 
 
-def _is_gain(seen: _Seen) -> bool:
-    large = seen.wanted.abs() >= seen.wanted[seen.off].abs().median()
-    ratios = (seen.got / seen.wanted)[large & seen.wanted.isfinite() & (seen.wanted != 0)]
-    if not ratios.numel() or not bool(ratios.isfinite().all()):
-        return False
-    return seen.explains(seen.wanted * ratios.mean())
+def _is_clipped(seen: _Seen) -> bool:
+    """Elements that are off all lie at one limit, and should have lain beyond it."""
+    at = seen.got[seen.off].abs()
+    limit = at.median()
+    outside = seen.due[seen.off].abs() >= limit * (1 - 2 * unit(seen.dtype))
+    return bool(limit.isfinite()) and _share(outside) >= _NEARLY_ALL and seen.explains(seen.due.clamp(-limit, limit))
 
 
-def _fewer_bits(wanted: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-    most = round(-torch.log2(torch.tensor(torch.finfo(dtype).eps)).item())
-    mantissa, exponent = torch.frexp(wanted)
-    for bits in range(most - 1, 0, -1):
+def _is_shifted(seen: _Seen) -> bool:
+    error = (seen.got - seen.due)[seen.off]
+    return seen.explains(seen.due + error.mean()) or seen.explains(seen.due + error.median())
+
+
+def _is_scaled(seen: _Seen) -> bool:
+    """One factor for all: least squares, so that the largest elements, which round least, decide."""
+    finite = seen.got.isfinite() & seen.due.isfinite()
+    due, got = seen.due[finite], seen.got[finite]
+    factor = (due * got).sum() / due.square().sum().clamp_min(1e-300)
+    return bool((factor - 1).abs() > 2.0**-20) and seen.explains(seen.due * factor)
+
+
+def _is_coarse(seen: _Seen) -> bool:
+    """Off by a bounded share of what is due, or of the row: as with a narrow accumulator, or a coarse table."""
+    error = (seen.got - seen.due).abs()
+    size = seen.due.abs().maximum(seen.due.square().mean(-1, keepdim=True).sqrt() / 4)
+    return _share(error[seen.off] < 0.25 * size[seen.off]) >= _NEARLY_ALL
+
+
+def _fewer_bits(due: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    """The values cut off, or rounded, after ever fewer bits of their mantissa."""
+    mantissa, exponent = torch.frexp(due)
+    for bits in range(round(-log2(torch.finfo(dtype).eps)) - 1, 0, -1):
         shifted = torch.ldexp(mantissa, torch.tensor(bits + 1))
         for cut in (torch.trunc(shifted), torch.round(shifted)):
             yield torch.ldexp(cut, exponent - bits - 1)
+
+
+def _share(holds: Tensor) -> float:
+    return float(holds.double().mean()) if holds.numel() else 0.0

@@ -15,7 +15,13 @@ ROWS, TOKENS = 2, 32
 
 
 def open_prompts(
-    prompts: object, model: nn.Module, tokenizer: object = None, *, seed: int = 0, rows: int = ROWS, tokens: int = TOKENS
+    prompts: object,
+    model: nn.Module,
+    tokenizer: object = None,
+    *,
+    seed: int = 0,
+    rows: int = ROWS,
+    tokens: int = TOKENS,
 ) -> dict[str, Any]:
     """The model's inputs, on its device: from a dict of them, token ids, texts, or anything `open_data` takes."""
     if isinstance(prompts, Mapping):

@@ -118,9 +118,7 @@ def _plan(method: str, budget: float, runs: int) -> Plan:
     return Plan(runs, host=budget >= LEAST["host"], identities=budget >= LEAST["identities"])
 
 
-def _trace(
-    model: nn.Module, inputs: dict[str, Tensor], layout: Layout, plan: Plan, progress: Progress
-) -> Tracer:
+def _trace(model: nn.Module, inputs: dict[str, Tensor], layout: Layout, plan: Plan, progress: Progress) -> Tracer:
     step = progress("layers", len(layout.blocks) + 1)
     reached: set[Any] = set()
 

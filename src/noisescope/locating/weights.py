@@ -88,5 +88,3 @@ def _layers(model: nn.Module, layout: Layout) -> dict[str, Layer]:
         if layer is not None:
             found[name] = layer
     return found
-
-

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from ...injection import Call, modes_replaced, plain_name
 
-__all__ = ["HostCall", "on_host"]
+__all__ = ["Doubled", "HostCall", "on_host"]
 
 _CPU = torch.device("cpu")
 _TO_FLOAT = frozenset({"float", "half", "bfloat16"})
@@ -57,13 +57,13 @@ class HostCall:
     def in_double(self, *args: Any) -> Any:
         """The value in float64 all the way; of other positional arguments, if given."""
         given, named = tree_map(_to_double, (args or self.args, self.kwargs))
-        with _Doubled():
+        with Doubled():
             if self.module is not None:
                 return copy.deepcopy(self.module).to(_CPU).double().forward(*given, **named)
             return self.function(*given, **named)
 
 
-class _Doubled(TorchFunctionMode):
+class Doubled(TorchFunctionMode):
     """Whoever asks for a narrower float gets float64: norms are written to compute in float32 and cast back."""
 
     def __torch_function__(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...injection import attention_in_steps, plain_call, sdpa_arguments
 from ..rounding import accumulator_unit, quantile, unit
-from .arguments import HostCall
+from .arguments import Doubled, HostCall
 from .rules import register
 from .softmax import softmax_spread
 
@@ -16,7 +16,8 @@ __all__ = ["attention_in_double"]
 
 def attention_in_double(call: HostCall) -> Tensor:
     """Attention in steps, in float64."""
-    return attention_in_steps(plain_call, **_given(call))
+    with Doubled():
+        return attention_in_steps(plain_call, **_given(call))
 
 
 @register("attention", "scaled_dot_product_attention")
@@ -31,7 +32,7 @@ def _attention(call: HostCall, _reference: Tensor, alarms: float) -> Tensor:
     query, key, value = given["query"], given["key"], given["value"]
     if given.pop("enable_gqa", False):
         groups = query.size(-3) // key.size(-3)
-        key, value = (given_.repeat_interleave(groups, dim=-3) for given_ in (key, value))
+        key, value = (operand.repeat_interleave(groups, dim=-3) for operand in (key, value))
     seen: dict[str, Tensor] = {}
 
     def keep(operator: str, function: Any, args: Any, kwargs: Any) -> Tensor:
@@ -40,7 +41,8 @@ def _attention(call: HostCall, _reference: Tensor, alarms: float) -> Tensor:
             seen["scores"], seen["weights"] = args[0], found
         return found
 
-    attention_in_steps(keep, **{**given, "key": key, "value": value})
+    with Doubled():
+        attention_in_steps(keep, **{**given, "key": key, "value": value})
     scores, weights = seen["scores"], seen["weights"]
     dtype = call.args[0].dtype if call.args else call.kwargs["query"].dtype
     u, narrow = accumulator_unit(dtype), unit(dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rounding import half_ulp
+from ..rounding import half_ulp, quantile
 from .arguments import HostCall
 from .attention import attention_in_double
 from .products import check_product, products_of
@@ -61,13 +61,35 @@ def check_on_host(call: HostCall, value: Tensor, alarms: float) -> Outcome:
     return _judge(call, value, differs, alarms)
 
 
-def reference_of(call: HostCall, value: Tensor) -> Tensor:
-    """What the value should have been, before it was rounded to its dtype; of the value's shape."""
+def reference_of(call: HostCall, value: Tensor, alarms: float) -> tuple[Tensor, Tensor]:
+    """What the value should have been, in float64 before its last rounding, and how far off a device like the host is.
+
+    The second is the part of the bound that the host's own arithmetic fills, four times over: bounds must hold for the
+    worst order of summation, and are too wide to tell one fault from another.
+    """
     parts = products_of(call) if (rule := rule_of(call)) is not None and rule.name == "product" else None
     if parts is not None:
-        pieces = [torch.cat([part.value(columns) for columns in part.columns()], -1) for part in parts]
-        return torch.cat(pieces, -2).reshape(value.shape) if len(pieces) > 1 else pieces[0].reshape(value.shape)
-    return _in_double(call, value)
+        due = _joined([part.in_double() for part in parts], value)
+        native = _joined([torch.cat([part.value(some) for some in part.columns()], -1) for part in parts], value)
+        lam = quantile(parts[0].length, value.numel(), alarms)
+        spread = _joined([torch.cat([part.spread(some, lam) for some in part.columns()], -1) for part in parts], value)
+        return due, _filled(native.double() - due, spread.double(), due, value.dtype)
+    due = _in_double(call, value)
+    if rule is None or rule.spread is None:
+        return due, torch.zeros_like(due)
+    native = call.native()
+    return due, _filled(native.double() - due, rule.spread(call, due, alarms), due, value.dtype)
+
+
+def _filled(error: Tensor, spread: Tensor, due: Tensor, dtype: torch.dtype) -> Tensor:
+    beyond = (error.abs() - half_ulp(due, dtype)).clamp_min(0) / spread.clamp_min(1e-300)
+    share = float(beyond.nan_to_num(0.0, 0.0, 0.0).max()) if beyond.numel() else 0.0
+    return spread * min(1.0, 4 * share)
+
+
+def _joined(pieces: list[Tensor], value: Tensor) -> Tensor:
+    whole = torch.cat(pieces, -2) if len(pieces) > 1 else pieces[0]
+    return whole.broadcast_to(value.shape if value.ndim > 1 else (1, *value.shape)).reshape(value.shape)
 
 
 def _in_double(call: HostCall, value: Tensor) -> Tensor:
@@ -93,7 +115,10 @@ def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Out
     if rule.spread is None:
         ratio = torch.where(differs & ~flushed, (error / last).clamp_min(1 + 1e-9), 0.0)
     else:
-        spread = rule.spread(call, reference, alarms)
-        ratio = torch.where(flushed, 0.0, error / (last + spread))
+        ratio = torch.where(flushed, 0.0, error / (last + rule.spread(call, reference, alarms)))
+        if rule.fit is not None and not bool((ratio > 1).any()):
+            fitted, spread = rule.fit(call, value.double(), reference, alarms)
+            error = torch.where(same | flushed, 0.0, (value.double() - fitted).abs())
+            ratio = ratio.maximum(error / (last + spread))
     bad = int((ratio > 1).sum())
     return Outcome(value.numel(), bad, float(ratio.max()), rule.name, int((flushed & differs).sum()))

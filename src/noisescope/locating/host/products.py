@@ -57,6 +57,11 @@ class Product:
         found = left @ right
         return found if self.addend is None else found + _wide(_columns(self.addend, columns))
 
+    def in_double(self) -> Tensor:
+        """All of it in float64."""
+        found = self.left.double() @ self.right.double()
+        return found if self.addend is None else found + self.addend.double()
+
     def spread(self, columns: slice, lam: float) -> Tensor:
         """The rounding that a healthy device may add before the last."""
         u = accumulator_unit(self.left.dtype)

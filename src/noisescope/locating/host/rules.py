@@ -24,10 +24,13 @@ from torch import Tensor
 from ...errors import InputError
 from .arguments import HostCall
 
-__all__ = ["RULES", "Rule", "Spread", "register", "rule_of"]
+__all__ = ["RULES", "Fit", "Rule", "Spread", "know", "register", "rule_of"]
 
 Spread: TypeAlias = Callable[[HostCall, Tensor, float], Tensor]
 """call, float64 reference, false-alarm share -> error that a healthy device may have before the last rounding"""
+
+Fit: TypeAlias = Callable[[HostCall, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+"""call, value, float64 reference, false-alarm share -> reference with the row's common errors in it, and a spread"""
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,19 @@ class Rule:
     """functions by their plain names; "module gelu" for a hand-written operator"""
     spread: Spread | None
     """None: bit for bit"""
+    fit: Fit | None = None
+    """A sum that all elements of a row share has one error for all of them: what is left has a far smaller bound."""
 
 
 RULES: dict[str, Rule] = {}
 """function or operator -> its rule"""
 
 
-def register(name: str, *functions: str) -> Callable[[Spread], Spread]:
+def register(name: str, *functions: str, fit: Fit | None = None) -> Callable[[Spread], Spread]:
     """A decorator: the function gives the spread of these; each may have one rule only."""
 
     def add(spread: Spread) -> Spread:
-        know(Rule(name, functions, spread))
+        know(Rule(name, functions, spread, fit))
         return spread
 
     return add

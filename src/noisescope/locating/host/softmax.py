@@ -22,18 +22,47 @@ def softmax_spread(scores: Tensor, weights: Tensor, lam: float, u: float, score_
     return weights * (error + mean + (lam * scores.shape[-1] ** 0.5 + 4) * u) + torch.finfo(torch.float32).tiny
 
 
-@register("softmax", "softmax", "log_softmax")
-def _softmax(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
+def _rows(call: HostCall) -> tuple[Tensor, int]:
+    """The scores in float64 with the softmax along their last dimension, and which dimension that was."""
     given = dict(zip(("input", "dim"), call.args, strict=False)) | call.kwargs
-    x: Tensor = given["input"]
     dim = given.get("dim", -1)
     dim = -1 if dim is None else int(dim)
-    scores = x.double().transpose(dim, -1)
-    value = reference.transpose(dim, -1)
+    scores: Tensor = given["input"].double()
+    return scores.transpose(dim, -1), dim
+
+
+def _fit(call: HostCall, value: Tensor, reference: Tensor, alarms: float) -> tuple[Tensor, Tensor]:
+    """With the row's own normaliser: what is left are u (2d + 4) r, the roundings of a single weight."""
+    scores, dim = _rows(call)
+    got, due = value.transpose(dim, -1), reference.transpose(dim, -1)
+    u = accumulator_unit(scores_dtype(call))
     lam = quantile(scores.shape[-1], scores.numel() // max(1, scores.shape[-1]), alarms)
-    u = accumulator_unit(x.dtype)
-    if call.name == "log_softmax":
-        weights = value.exp()
-        spread = softmax_spread(scores, weights, lam, u) / weights.clamp_min(1e-300)
-        return torch.minimum(spread, 4 * u * (value.abs() + lam * scores.shape[-1] ** 0.5)).transpose(dim, -1)
-    return softmax_spread(scores, value, lam, u).transpose(dim, -1)
+    distance = (scores - scores.amax(-1, keepdim=True)).abs().nan_to_num(200.0, 200.0, 200.0).clamp(max=200.0)
+    room = 2 * u * (due * distance).sum(-1, keepdim=True) + (lam * scores.shape[-1] ** 0.5 + 4) * u
+    factor = (got * due).sum(-1, keepdim=True) / due.square().sum(-1, keepdim=True).clamp_min(1e-300)
+    factor = torch.where(factor.isfinite(), factor, 1.0).clamp(1 - room, 1 + room)
+    spread = due * u * (2 * distance + 4) + torch.finfo(torch.float32).tiny
+    return (due * factor).transpose(dim, -1), spread.transpose(dim, -1)
+
+
+def scores_dtype(call: HostCall) -> torch.dtype:
+    """The dtype of the scores."""
+    found: Tensor = call.args[0] if call.args else call.kwargs["input"]
+    return found.dtype
+
+
+@register("softmax", "softmax", fit=_fit)
+def _softmax(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
+    scores, dim = _rows(call)
+    lam = quantile(scores.shape[-1], scores.numel() // max(1, scores.shape[-1]), alarms)
+    value = reference.transpose(dim, -1)
+    return softmax_spread(scores, value, lam, accumulator_unit(scores_dtype(call))).transpose(dim, -1)
+
+
+@register("log of softmax", "log_softmax")
+def _log_softmax(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
+    """u (4|r| + lam sqrt(K) + 4): the scores' rounding, and that of the logarithm of a sum."""
+    scores, _ = _rows(call)
+    lam = quantile(scores.shape[-1], scores.numel() // max(1, scores.shape[-1]), alarms)
+    u = accumulator_unit(scores_dtype(call))
+    return u * (4 * reference.abs() + lam * scores.shape[-1] ** 0.5 + 4)

@@ -97,6 +97,8 @@ class Failure:
     elements: int
     bad: int
     ratio: float
+    shown: Expectation | None = None
+    """what came and what was due, where the identity says both bit by bit"""
 
 
 IDENTITIES: list[Identity] = []
@@ -122,9 +124,7 @@ def rows_of(operator: str) -> Iterator[Identity]:
     return (row for row in IDENTITIES if operator in row.operators)
 
 
-def check_identities(
-    probe: Probe, *, repeats: bool
-) -> tuple[list[str], list[Failure]]:
+def check_identities(probe: Probe, *, repeats: bool) -> tuple[list[str], list[Failure]]:
     """Which identities were checked at a call, and which failed.
 
     rounding bound, if anybody knows.
@@ -142,7 +142,7 @@ def check_identities(
         held.append(row.name)
         bad, ratio = found.off()
         if bad and (not row.exact or _is_stable(probe, row, found)):
-            failed.append(Failure(row.name, found.got.numel(), bad, ratio))
+            failed.append(Failure(row.name, found.got.numel(), bad, ratio, found if row.exact else None))
     return held, failed
 
 

@@ -1,7 +1,7 @@
 """Identities of normalisations.
 
-    scaled     f(2x) with 4 eps = f(x), bit for bit: mean, variance and eps scale by powers of two, which never round
-    negated    f(x) + f(-x) = f(1, -1, ..) + f(-1, 1, ..) = 2b: what is left of the offset alone
+scaled     f(2x) with 4 eps = f(x), bit for bit: mean, variance and eps scale by powers of two, which never round
+negated    f(x) + f(-x) = f(1, -1, ..) + f(-1, 1, ..) = 2b: what is left of the offset alone
 """
 
 from collections.abc import Iterator

@@ -135,10 +135,9 @@ def _known(probe: Probe) -> Expectation | None:
         return None
     length, width = parts.right.shape[-2:]
     columns = torch.arange(width) % length
-    tiled = torch.zeros(length, width, dtype=parts.right.dtype)
-    tiled[columns, torch.arange(width)] = 1
-    right = tiled.expand(parts.right.shape).contiguous() if parts.right.ndim > 2 else tiled
-    got = _run(probe, parts, parts.left, right, None)
+    tiled = torch.zeros_like(parts.right, device="cpu")  # laid out in memory as the weight is
+    tiled[..., columns, torch.arange(width)] = 1
+    got = _run(probe, parts, parts.left, tiled, None)
     expected = parts.left.cpu()[..., columns].to(probe.value.dtype)
     return Expectation(got, expected.broadcast_to(got.shape), floor=torch.finfo(torch.float32).tiny)
 
@@ -153,7 +152,8 @@ def _permuted(probe: Probe) -> Expectation | None:
     addend = parts.addend
     if addend is not None and addend.ndim and addend.shape[-1] == width:
         addend = addend.cpu()[..., order]
-    got = _run(probe, parts, parts.left, parts.right.cpu()[..., order], addend)
+    mixed = torch.empty_like(parts.right, device="cpu").copy_(parts.right.cpu()[..., order])
+    got = _run(probe, parts, parts.left, mixed, addend)
     product = parts.product()
     lam = quantile(product.length, got.numel(), probe.alarms)
     bounds = [product.spread(columns, lam) for columns in product.columns()]

@@ -1,9 +1,10 @@
 """Identities of softmax and of fused attention, whose weights are one.
 
-    sums to one   sum_j softmax(x)_j = 1
-    shifted       softmax(x + c) = softmax(x)
-    constant      attention(q, k, v = 1) = 1: its weights sum to one too
-    doubled       attention(q, k, 2v) = 2 attention(q, k, v), bit for bit
+sums to one   sum_j softmax(x)_j = 1
+shifted       softmax(x + c) = softmax(x)
+constant      attention(q, k, v = 1) = 1: its weights sum to one too
+one key       attention over a single key = its value, bit for bit: the only weight is 1
+doubled       attention(q, k, 2v) = 2 attention(q, k, v), bit for bit
 """
 
 import torch
@@ -75,6 +76,21 @@ def _constant(probe: Probe) -> Expectation | None:
     bound = torch.full(got.shape, (2 * lam * length**0.5 + 8) * u + (lam * narrow if narrow > u else 0.0))
     dead = (got == 0).all(-1, keepdim=True).cpu()  # rows in which everything is masked
     return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), bound)
+
+
+@register("one key", "attention", exact=True, blind_to=_RENORMALISED, cost=0.1)
+def _one_key(probe: Probe) -> Expectation | None:
+    given = sdpa_arguments(probe.args, probe.call.kwargs)
+    if given.get("dropout_p"):
+        return None
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    only = {**given, "key": key[..., :1, :].contiguous(), "value": value[..., :1, :].contiguous()}
+    only |= {"attn_mask": None, "is_causal": False}
+    got = probe.device.run(probe.call.function, **only)
+    expected = value.cpu()[..., :1, :]
+    if given.get("enable_gqa"):
+        expected = expected.repeat_interleave(query.size(-3) // key.size(-3), dim=-3)
+    return Expectation(got, expected.broadcast_to(got.shape), floor=torch.finfo(torch.float32).tiny)
 
 
 @register("doubled", "attention", exact=True, blind_to=("dead_zone", "saturation", "bias", "gain", "wrong_rounding"))

@@ -1,8 +1,8 @@
 """Identities of additions and multiplications of elements: residual sums, rotary embeddings, gates. All bit for bit.
 
-    twin      a + b = a - (-b), by another operator of the device: IEEE 754 rounds both once
-    known     a + 0 = a, a * 1 = a
-    turned    cos^2 + sin^2 = 1, the rotary table, up to rounding
+twin      a + b = a - (-b), by another operator of the device: IEEE 754 rounds both once
+known     a + 0 = a, a * 1 = a
+turned    cos^2 + sin^2 = 1, the rotary table, up to rounding
 """
 
 import torch
@@ -50,7 +50,7 @@ def _turned(probe: Probe) -> Expectation | None:
     if not probe.args or not isinstance(x := probe.args[0], Tensor):
         return None
     other = torch.sin if plain_name(probe.call.function) == "cos" else torch.cos
-    here, there = probe.value.cpu().double(), probe.other(other, x).cpu().double()
+    here, there = probe.value.cpu().double(), other(x.cpu().double())  # the device's own may be the broken one
     u = torch.finfo(probe.value.dtype).eps
     bound = u * (4 + x.cpu().double().abs() * torch.finfo(torch.float32).eps / u)
     return Expectation(here.square() + there.square(), torch.ones_like(here), bound)
