@@ -186,12 +186,6 @@ class _Calls:
                     self.outputs[call.site.layer] = call.site
         return value
 
-    def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
-        return value
-
-    def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
-        return grad
-
     def target(self, site: Site, *, only: bool = False) -> Target:
         """All calls of a site's operator by its module, or that one alone."""
         own_product = site.operator == "linear" and self._leaves.get(site.module, False)

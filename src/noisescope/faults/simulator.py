@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..injection import Call, Watch, is_probing, plain_name
-from ..sites import Layout, Site
+from ..sites import Layout
 from ..specs import Layer, Phase
 from .kinds import Fault, Struck
 from .placing import Target, find_target, parse_fault
@@ -163,12 +163,6 @@ class _Breaking:
         if target.operator == "attention" and plain_name(call.function) != "scaled_dot_product_attention":
             return value  # the fused kernel is broken, not the product that stands for it where attention is in steps
         return self._simulator.strike(call, value)
-
-    def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
-        return value
-
-    def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
-        return grad
 
 
 def _wide(given: Any) -> Any:

@@ -10,15 +10,16 @@ from .attention import attention_in_steps, plain_call, sdpa_arguments
 from .calls import Call, plain_name
 from .injecting import Injection, Scales, inject, is_injecting
 from .modes import modes_replaced
-from .places import Observer
+from .places import CallObserver, Observer
 from .replacing import Replacement, forwards_replaced
-from .statistics import InjectionStats
 from .scope import is_probing
+from .statistics import InjectionStats
 from .survey import Coverage, is_unchanged_by_watching, survey
 from .watching import Watch
 
 __all__ = [
     "Call",
+    "CallObserver",
     "Coverage",
     "Injection",
     "InjectionStats",

@@ -8,10 +8,11 @@ from torch import Tensor
 from ..operators import OPERATORS
 from ..sites import Site
 from ..specs import Layer, Phase
+from .calls import Call
 from .recognising import same_rows, tensors
 from .scope import Frame, Scope
 
-__all__ = ["Observer", "Place", "Places"]
+__all__ = ["CallObserver", "Observer", "Place", "Places"]
 
 
 class Observer(Protocol):
@@ -20,9 +21,6 @@ class Observer(Protocol):
     One with a method `before(sites, operands, *, step)` is also shown what each value is computed from, just before
     it is: the tensors given, without parameters, factors before the addend of `addmm` and `baddbmm`. It may not
     replace these. Of a hand-written norm or activation it sees the positional arguments, once the module has run.
-
-    One with a method `after(call, value)` is shown every call instead, of any function and not only of the catalogue's,
-    with its arguments (see `calls.Call`), and gives the value to go on with; its `forward` is never asked.
 
     One with a method `too_late()` is told, after it was closed, when reentrant checkpointing is about to recompute
     values that it saw: it sees them no more.
@@ -42,6 +40,18 @@ class Observer(Protocol):
 
     def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
         """The gradient to go on with; `part` counts the operator's inputs."""
+        ...
+
+
+class CallObserver(Protocol):
+    """Who looks at whole calls, of any function and not only of the catalogue's, and may replace their values."""
+
+    def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
+        """True to be shown the calls of this place. Asked once per place and remembered; gradients are not shown."""
+        ...
+
+    def after(self, call: Call, value: Any) -> Any:
+        """The value to go on with, of a call that has just been made."""
         ...
 
 
@@ -65,8 +75,8 @@ class Place:
 class Places:
     """All places met so far, each asked for once."""
 
-    def __init__(self, scope: Scope, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, scope: Scope, observer: Observer | CallObserver) -> None:
+        self.observer: Any = observer
         self._scope = scope
         self._known: dict[tuple[str, str, Layer | None], Place] = {}
 

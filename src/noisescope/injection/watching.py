@@ -27,7 +27,7 @@ from .compiled import compiled, refuse_compiled, refuse_transforms, under_compil
 from .gradients import take_value
 from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
-from .places import Observer, Place, Places
+from .places import CallObserver, Observer, Place, Places
 from .recognising import is_fresh, is_residual, operands, uses_own_parameter
 from .scope import Frame, Scope, by_keyword, in_backward, probing
 
@@ -42,7 +42,7 @@ class Watch:
 
     def __init__(
         self,
-        observer: Observer,
+        observer: Observer | CallObserver,
         model: nn.Module | None = None,
         *,
         blocks: str | None = None,
@@ -81,7 +81,8 @@ class Watch:
     @property
     def observer(self) -> Observer:
         """Who is shown the values."""
-        return self._places.observer
+        found: Observer = self._places.observer
+        return found
 
     @observer.setter
     def observer(self, observer: Observer) -> None:
@@ -299,7 +300,7 @@ class Watch:
         return value.copy_(shown) if overwritten and shown is not value else shown
 
     def _after(self, call: Call, value: Any) -> Any:
-        return self.observer.after(call, value)  # type: ignore[attr-defined]
+        return self._places.observer.after(call, value)
 
     def note_kernel(self, kernel: Callable[..., Any], operators: tuple[str, ...]) -> None:
         """Remembers a fused kernel that hides operators."""

@@ -36,7 +36,7 @@ def decide(
     modes: list[str] = []
     suspects = _suspects(off)
     suspects += [_memory(changed) for changed in (weights.changed if weights else ())]
-    missing = _missing(rows, plan, tracer)
+    missing = _missing(rows, tracer)
     outcome = "faulty" if suspects else "inconclusive" if missing else "healthy"
     base = tracer.work.get("trace") or 1.0
     spent = {stage: done / base for stage, done in tracer.work.items()}
@@ -146,7 +146,7 @@ def _memory(changed: Any) -> Suspect:
 # --- what it rests on -------------------------------------------------------------------------------------------
 
 
-def _missing(rows: Sequence[Row], plan: Plan, tracer: Tracer) -> list[str]:
+def _missing(rows: Sequence[Row], tracer: Tracer) -> list[str]:
     found = []
     if not rows:
         found.append("the model computed nothing that could be looked at")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..capturing.finite import first_non_finite
 from ..errors import InputError, NonFinite, unknown_name
@@ -74,7 +74,7 @@ def locate(
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed)
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
-    simulators = [FaultSimulator(model, fault, layout=layout, inputs=_short(inputs)) for fault in faults]
+    simulators = [FaultSimulator(model, fault, layout=layout, inputs=inputs) for fault in faults]
     tell = progress or (lambda _stage, _total: lambda: None)
     with ExitStack() as stack, torch.no_grad():
         for simulator in simulators:
@@ -100,7 +100,7 @@ def locate(
         runs=runs,
     )
     if verdict.outcome != "faulty":
-        _refuse_non_finite(tracer.rows, model, inputs, layout)
+        _refuse_non_finite(model, inputs, layout)
     return verdict
 
 
@@ -118,7 +118,7 @@ def _plan(method: str, budget: float, runs: int) -> Plan:
     return Plan(runs, host=budget >= LEAST["host"], identities=budget >= LEAST["identities"])
 
 
-def _trace(model: nn.Module, inputs: dict[str, Tensor], layout: Layout, plan: Plan, progress: Progress) -> Tracer:
+def _trace(model: nn.Module, inputs: dict[str, Any], layout: Layout, plan: Plan, progress: Progress) -> Tracer:
     step = progress("layers", len(layout.blocks) + 1)
     reached: set[Any] = set()
 
@@ -136,7 +136,7 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], layout: Layout, plan: Pl
     return tracer
 
 
-def _refuse_non_finite(rows: Sequence[Row], model: nn.Module, inputs: dict[str, Tensor], layout: Layout) -> None:
+def _refuse_non_finite(model: nn.Module, inputs: dict[str, Any], layout: Layout) -> None:
     """A model whose own arithmetic overflows: the device is not to blame, and nothing can be said about it."""
     with torch.no_grad():
         logits = model(**inputs)[0]
@@ -144,7 +144,3 @@ def _refuse_non_finite(rows: Sequence[Row], model: nn.Module, inputs: dict[str, 
         site = first_non_finite(model, dict(inputs), layout=layout)
         where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
         raise NonFinite(f"the model gives non-finite logits, and so does the host's arithmetic; {where}")
-
-
-def _short(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    return inputs

@@ -6,10 +6,8 @@ Nothing is kept of a call but its row: memory is that of the largest single oper
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -88,6 +86,7 @@ class Tracer:
         self._plan, self._on_call = plan, on_call
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
+        """Everything."""
         return phase == "forward"
 
     def after(self, call: Call, value: Any) -> Any:
@@ -99,12 +98,6 @@ class Tracer:
                 if self._on_call is not None:
                     self._on_call(row)
         return value
-
-    def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
-        return value
-
-    def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
-        return grad
 
     def _is_computed(self, call: Call, value: Tensor) -> bool:
         if not value.is_floating_point() or not value.numel() or plain_name(call.function) in _NOTHING:

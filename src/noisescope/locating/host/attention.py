@@ -1,5 +1,6 @@
 """What a fused attention kernel may round on its way: its scores, its softmax, its second product."""
 
+from math import sqrt
 from typing import Any
 
 import torch
@@ -46,15 +47,15 @@ def _attention(call: HostCall, _reference: Tensor, alarms: float) -> Tensor:
     scores, weights = seen["scores"], seen["weights"]
     dtype = call.args[0].dtype if call.args else call.kwargs["query"].dtype
     u, narrow = accumulator_unit(dtype), unit(dtype)
-    scale = given.get("scale") or query.size(-1) ** -0.5
+    scale = given.get("scale") or 1 / sqrt(query.size(-1))
     lam = quantile(max(query.shape[-1], scores.shape[-1]), scores.numel(), alarms)
     sizes = query.norm(dim=-1, keepdim=True) @ key.norm(dim=-1, keepdim=True).transpose(-2, -1)
     finite = torch.where(scores.abs() < 1e30, scores.abs(), 0.0)
-    error = lam * query.shape[-1] ** 0.5 * u * sizes * abs(scale) + 2 * u * finite
+    error = lam * sqrt(query.shape[-1]) * u * sizes * abs(scale) + 2 * u * finite
     spread = softmax_spread(scores, weights, lam, u, error)
     if narrow > u:
         spread = spread + 2 * narrow * weights
-    return spread @ value.abs() + lam * scores.shape[-1] ** 0.5 * u * (weights @ value.abs())
+    return spread @ value.abs() + lam * sqrt(scores.shape[-1]) * u * (weights @ value.abs())
 
 
 def _given(call: HostCall) -> dict[str, Any]:

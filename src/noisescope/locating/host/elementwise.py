@@ -1,6 +1,6 @@
 """What functions of single elements, and sums of elements, may round on their way."""
 
-from math import prod
+from math import prod, sqrt
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def _summed(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
     lam = quantile(terms, reference.numel(), alarms)
     args = [given.abs() if isinstance(given, Tensor) and given.is_floating_point() else given for given in call.args]
     sizes: Tensor = call.in_double(*args)
-    return 2 * (lam * terms**0.5 + 2) * _unit(call) * (sizes.abs() + reference.abs())
+    return 2 * (lam * sqrt(terms) + 2) * _unit(call) * (sizes.abs() + reference.abs())
 
 
 def _unit(call: HostCall) -> float:

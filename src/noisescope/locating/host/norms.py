@@ -5,6 +5,7 @@ f(x) + f(-x) = 2b, and of rows of +-1, which have mean 0 and variance 1, f gives
 """
 
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ def _parts(call: HostCall, reference: Tensor, alarms: float) -> _Parts:
         effective.rsqrt(),
         power / effective if removes_mean else torch.ones_like(power),
         removes_mean,
-        lam * length**0.5,
+        lam * sqrt(length),
         u,
         own if call.module is not None and own > u else 0.0,
     )

@@ -9,6 +9,7 @@ comes within half of the bound in float32 is computed again in float64.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class Product:
         u = accumulator_unit(self.left.dtype)
         left = _wide(self.left).norm(dim=-1, keepdim=True)
         right = _wide(self.right[..., columns]).norm(dim=-2, keepdim=True)
-        found = lam * self.length**0.5 * u * (left * right)
+        found = lam * sqrt(self.length) * u * (left * right)
         return found if self.addend is None else found + 2 * u * _wide(_columns(self.addend, columns)).abs()
 
     def exactly(self, index: Tensor, shape: torch.Size, columns: slice) -> Tensor:

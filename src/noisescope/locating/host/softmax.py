@@ -1,5 +1,7 @@
 """What a softmax may round on its way."""
 
+from math import sqrt
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def softmax_spread(scores: Tensor, weights: Tensor, lam: float, u: float, score_
     distance = (scores - scores.amax(-1, keepdim=True)).abs().nan_to_num(200.0, 200.0, 200.0).clamp(max=200.0)
     error = 2 * u * distance + score_error
     mean = (weights * error).sum(-1, keepdim=True)
-    return weights * (error + mean + (lam * scores.shape[-1] ** 0.5 + 4) * u) + torch.finfo(torch.float32).tiny
+    return weights * (error + mean + (lam * sqrt(scores.shape[-1]) + 4) * u) + torch.finfo(torch.float32).tiny
 
 
 def _rows(call: HostCall) -> tuple[Tensor, int]:
@@ -38,7 +40,7 @@ def _fit(call: HostCall, value: Tensor, reference: Tensor, alarms: float) -> tup
     u = accumulator_unit(scores_dtype(call))
     lam = quantile(scores.shape[-1], scores.numel() // max(1, scores.shape[-1]), alarms)
     distance = (scores - scores.amax(-1, keepdim=True)).abs().nan_to_num(200.0, 200.0, 200.0).clamp(max=200.0)
-    room = 2 * u * (due * distance).sum(-1, keepdim=True) + (lam * scores.shape[-1] ** 0.5 + 4) * u
+    room = 2 * u * (due * distance).sum(-1, keepdim=True) + (lam * sqrt(scores.shape[-1]) + 4) * u
     factor = (got * due).sum(-1, keepdim=True) / due.square().sum(-1, keepdim=True).clamp_min(1e-300)
     factor = torch.where(factor.isfinite(), factor, 1.0).clamp(1 - room, 1 + room)
     spread = due * u * (2 * distance + 4) + torch.finfo(torch.float32).tiny
@@ -65,4 +67,4 @@ def _log_softmax(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
     scores, _ = _rows(call)
     lam = quantile(scores.shape[-1], scores.numel() // max(1, scores.shape[-1]), alarms)
     u = accumulator_unit(scores_dtype(call))
-    return u * (4 * reference.abs() + lam * scores.shape[-1] ** 0.5 + 4)
+    return u * (4 * reference.abs() + lam * sqrt(scores.shape[-1]) + 4)

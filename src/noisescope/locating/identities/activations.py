@@ -18,7 +18,8 @@ def _reflected(probe: Probe) -> Expectation | None:
     there, back = probe.value.cpu().double(), probe.again(negative, *probe.args[1:]).cpu().double()
     call = HostCall.of(probe.call)
     rule = rule_of(call)
-    assert rule is not None and rule.spread is not None
+    assert rule is not None
+    assert rule.spread is not None
     bound = sum(rule.spread(call, v, probe.alarms) + half_ulp(v, probe.value.dtype) for v in (there, back))
     assert isinstance(bound, Tensor)
     return Expectation(there - back, x.cpu().double(), bound)

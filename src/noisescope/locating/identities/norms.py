@@ -67,7 +67,8 @@ def _bound(probe: Probe, rows: Tensor, value: Tensor) -> Tensor:
     call = HostCall.of(probe.call)
     call = replace(call, args=(rows, *call.args[1:]))
     rule = rule_of(call)
-    assert rule is not None and rule.spread is not None
+    assert rule is not None
+    assert rule.spread is not None
     return rule.spread(call, value, probe.alarms) + half_ulp(value, probe.value.dtype)
 
 

@@ -6,7 +6,7 @@ With left operand x, right operand w (K terms a sum) and addend b:
     doubled       f(2x, w, 2b) = 2 f(x, w, b)                                 bit for bit
     negated       f(-x, w, -b) = -f(x, w, b)                                  bit for bit
     known         f(x, tiled identity) = x                                    bit for bit: one term of each sum is not 0
-    permuted      f(x, w permuted) = f(x, w) permuted                         up to rounding: columns may sum in any order
+    permuted      f(x, w permuted) = f(x, w) permuted                         up to rounding: any order of sums
     checksum      sum_j f(x, w)_j = x . (sum_j w_j) + sum_j b_j, by another operator, up to rounding
 """
 

@@ -7,6 +7,8 @@ one key       attention over a single key = its value, bit for bit: the only wei
 doubled       attention(q, k, 2v) = 2 attention(q, k, v), bit for bit
 """
 
+from math import sqrt
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,7 @@ def _sums_to_one(probe: Probe) -> Expectation | None:
     u = accumulator_unit(probe.value.dtype)
     distance = (scores - scores.amax(-1, keepdim=True)).abs().clamp(max=200.0)
     last = half_ulp(weights, probe.value.dtype)
-    bound = 4 * u * (weights * distance).sum(-1) + (lam * scores.shape[-1] ** 0.5 + 8) * u
+    bound = 4 * u * (weights * distance).sum(-1) + (lam * sqrt(scores.shape[-1]) + 8) * u
     bound = bound + lam * last.square().sum(-1).sqrt()
     total = weights.sum(-1)
     return Expectation(total, torch.ones_like(total), bound)
@@ -73,7 +75,7 @@ def _constant(probe: Probe) -> Expectation | None:
     length = value.shape[-2]
     lam = quantile(length, got.numel(), probe.alarms)
     u, narrow = accumulator_unit(got.dtype), unit(got.dtype)
-    bound = torch.full(got.shape, (2 * lam * length**0.5 + 8) * u + (lam * narrow if narrow > u else 0.0))
+    bound = torch.full(got.shape, (2 * lam * sqrt(length) + 8) * u + (lam * narrow if narrow > u else 0.0))
     dead = (got == 0).all(-1, keepdim=True).cpu()  # rows in which everything is masked
     return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), bound)
 
