@@ -106,7 +106,7 @@ def find_target(fault: Fault, model: nn.Module, layout: Layout, inputs: dict[str
 def _layer(site: str, layout: Layout) -> tuple[Layer | None, str]:
     first, _, rest = site.partition(".")
     if first in OUTSIDE:
-        return first, rest  # type: ignore[return-value]
+        return first, rest
     if re.fullmatch(r"-?\d+", first):
         layout.require(int(first), what="simulate")
         return int(first), rest

@@ -108,7 +108,7 @@ class FaultSimulator:
             wide = self._widely(call, call.function).cpu()
         cast = wide.to(value.dtype)
         if kind.recompute is not None:
-            broken = self._widely(call, lambda *a, **k: kind.recompute(call.function, a, k, self.fault.size)).cpu()  # type: ignore[misc]
+            broken = self._widely(call, lambda *a, **k: kind.recompute(call.function, a, k, self.fault.size)).cpu()
         else:
             assert kind.act is not None
             broken = wide.clone().reshape(-1, wide.shape[-1] if wide.ndim else 1)

@@ -253,15 +253,19 @@ class Watch:
         if operator == "attention" and self._wants_steps(frame):
             return self._attention_in_steps(frame, function, sdpa_arguments(args, kwargs))
         places = self._places.of(frame, operator, args, kwargs)
-        if self._shows_calls:
-            return self._call_and_show(frame, places, function, args, kwargs)
+        compute = self._show_call if self._shows_calls else self._show_value
+        return compute(frame, places, function, args, kwargs)
+
+    def _show_value(
+        self, frame: Frame | None, places: tuple[Place, ...], function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
         if self._shows_operands:
             self._show_operands(places, function, args, kwargs)
         if torch.is_grad_enabled() and any(place.backward for place in places):
             args, kwargs = self.operands.of_function(places, function, args, kwargs)
         value = function(*args, **kwargs)
         if frame is not None:
-            frame.note(operator, value)
+            frame.note(places[-1].operator, value)
         if not isinstance(value, Tensor):
             return value
         if not (sites := self._count(places)):
@@ -282,20 +286,20 @@ class Watch:
         name = plain_name(function)
         if name is None:
             return function(*args, **kwargs)
-        return self._call_and_show(frame, (self._places.at(frame, name),), function, args, kwargs)
+        return self._show_call(frame, (self._places.at(frame, name),), function, args, kwargs)
 
-    def _call_and_show(
+    def _show_call(
         self, frame: Frame | None, places: tuple[Place, ...], function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         wanted = frame is not None and any(place.forward for place in places)
-        kept = arguments_kept(function, args, kwargs) if wanted else (args, kwargs)
+        before, named = arguments_kept(function, args, kwargs) if wanted else (args, kwargs)
         value = function(*args, **kwargs)
         if frame is not None:
             frame.note(places[-1].operator, value)
         sites = self._count(places)
         if not wanted or frame is None:
             return value
-        shown = self._after(Call(sites, function, *kept, frame.module), value)
+        shown = self._after(Call(sites, function, before, named, frame.module), value)
         overwritten = isinstance(value, Tensor) and args and value is args[0]
         return value.copy_(shown) if overwritten and shown is not value else shown
 

@@ -40,12 +40,12 @@ class _Seen:
     """how far rounding on the way may take a healthy device from what is due"""
     dtype: torch.dtype
 
-    def near(self, predicted: Tensor) -> Tensor:
-        """Which elements are as predicted, up to the last rounding and what comes before it."""
-        error = (self.got - predicted).abs()
-        return (error <= self.slack + half_ulp(predicted, self.dtype) * (1 + 2**-20)) | (
-            self.got == predicted.to(self.dtype).double()
-        )
+    def near(self, predicted: Tensor, *, roundings: int = 2) -> Tensor:
+        """Which elements are as predicted: a fault acts on a value that was rounded, and its result is rounded again."""
+        last = half_ulp(predicted, self.dtype)
+        before = half_ulp(self.due, self.dtype) if roundings > 1 else 0.0
+        same = self.got == predicted.to(self.dtype).double()
+        return same | ((self.got - predicted).abs() <= self.slack + (last + before) * (1 + 2**-20))
 
     def explains(self, predicted: Tensor) -> bool:
         """Whether a prediction is what came, nearly everywhere, above all where something is off."""
@@ -59,7 +59,7 @@ def name_kind(value: Tensor, due: Tensor, slack: Tensor | float, *, repeats: boo
     got, due = value.reshape(-1, width).double(), due.reshape(-1, width).double()
     room = torch.as_tensor(slack, dtype=torch.float64).broadcast_to(value.shape).reshape(-1, width)
     whole = _Seen(got, due, torch.ones_like(got, dtype=torch.bool), room, value.dtype)
-    off = ~whole.near(due)
+    off = ~whole.near(due, roundings=1)
     if not bool(off.any()):
         return "other"
     struck = off.any(0)

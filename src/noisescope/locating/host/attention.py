@@ -55,7 +55,8 @@ def _attention(call: HostCall, _reference: Tensor, alarms: float) -> Tensor:
     spread = softmax_spread(scores, weights, lam, u, error)
     if narrow > u:
         spread = spread + 2 * narrow * weights
-    return spread @ value.abs() + lam * sqrt(scores.shape[-1]) * u * (weights @ value.abs())
+    mixed: Tensor = spread @ value.abs() + lam * sqrt(scores.shape[-1]) * u * (weights @ value.abs())
+    return mixed
 
 
 def _given(call: HostCall) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Product:
         u = accumulator_unit(self.left.dtype)
         left = _wide(self.left).norm(dim=-1, keepdim=True)
         right = _wide(self.right[..., columns]).norm(dim=-2, keepdim=True)
-        found = lam * sqrt(self.length) * u * (left * right)
+        found: Tensor = lam * sqrt(self.length) * u * (left * right)
         return found if self.addend is None else found + 2 * u * _wide(_columns(self.addend, columns)).abs()
 
     def exactly(self, index: Tensor, shape: torch.Size, columns: slice) -> Tensor:

@@ -65,7 +65,9 @@ def _parts(call: Call) -> _Parts | None:
 
 
 def _grouped(call: Call) -> _Parts | None:
-    if len(call.args) != 2 or call.args[1].ndim != 3 or set(call.kwargs) != {"offs"}:
+    if len(call.args) != 2 or call.args[1].ndim != 3 or call.kwargs.get("offs") is None:
+        return None
+    if any(given is not None for name, given in call.kwargs.items() if name != "offs"):
         return None
     return _Parts(call.args[0], call.args[1], None, lambda x, w, _b: (x, w))
 
