@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, unknown_name
+from ..injection import by_position
 from ..keys import Key
 from ..noise import BitFlip
 
@@ -231,6 +232,7 @@ def _low_precision_accumulate(
     Made from differences of the product itself with ever more of the left operand's columns let through, so that it
     holds for every spelling of a product.
     """
+    args, kwargs = by_position(function, args, kwargs)
     at = next(place for place, given in enumerate(args) if _is_left_operand(function, place, given))
     left: Tensor = args[at]
     length = left.shape[-1]

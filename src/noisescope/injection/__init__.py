@@ -7,7 +7,7 @@ put on an operator's operands (`operands`, `gradients`).
 """
 
 from .attention import attention_in_steps, plain_call, sdpa_arguments
-from .calls import Call, plain_name
+from .calls import Call, by_position, plain_name
 from .injecting import Injection, Scales, inject, is_injecting
 from .modes import modes_replaced
 from .places import CallObserver, Observer
@@ -28,6 +28,7 @@ __all__ = [
     "Scales",
     "Watch",
     "attention_in_steps",
+    "by_position",
     "forwards_replaced",
     "inject",
     "is_injecting",

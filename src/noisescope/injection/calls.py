@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from ..sites import Site
 
-__all__ = ["Call", "arguments_kept", "plain_name"]
+__all__ = ["Call", "arguments_kept", "by_position", "plain_name"]
 
 _SAME = {
     "truediv": "div",
@@ -38,6 +38,18 @@ _SAME = {
     "concatenate": "cat",
 }
 """a function's name without underscores -> the name its sites have"""
+_PARAMETERS = {
+    "linear": ("input", "weight", "bias"),
+    "matmul": ("input", "other"),
+    "mm": ("input", "mat2"),
+    "bmm": ("input", "mat2"),
+    "addmm": ("input", "mat1", "mat2"),
+    "baddbmm": ("input", "batch1", "batch2"),
+    "softmax": ("input", "dim"),
+    "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+}
+"""what may be given by position or by keyword"""
 _NOT_COMPUTED = frozenset({"get", "set", "delete", "repr", "len", "format", "str", "bool", "iter", "contains", "hash"})
 """what Python asks of a tensor that computes no other tensor"""
 
@@ -92,6 +104,18 @@ def plain_name(function: Callable[..., Any]) -> str | None:
     if not name or name in _NOT_COMPUTED:
         return None
     return _SAME.get(name, name)
+
+
+def by_position(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with those by position that can be: who takes a call apart need not ask how it was spelled."""
+    found, rest = list(args), dict(kwargs)
+    for name in _PARAMETERS.get(plain_name(function) or "", ())[len(args) :]:
+        if name not in rest:
+            break
+        found.append(rest.pop(name))
+    return tuple(found), rest
 
 
 def arguments_kept(

@@ -121,4 +121,5 @@ def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Out
             error = torch.where(same | flushed, 0.0, (value.double() - fitted).abs())
             ratio = ratio.maximum(error / (last + spread))
     bad = int((ratio > 1).sum())
-    return Outcome(value.numel(), bad, float(ratio.max()), rule.name, int((flushed & differs).sum()))
+    worst = float(ratio.nan_to_num(0.0).max())
+    return Outcome(value.numel(), bad, worst, rule.name, int((flushed & differs).sum()))
