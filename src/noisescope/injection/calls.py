@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -100,7 +101,8 @@ def arguments_kept(
     """The arguments, as copies where the function will write into them."""
     if not _writes(function, kwargs):
         return args, kwargs
-    return tree_map(_copied, args), tree_map(_copied, kwargs)
+    with torch._C.DisableTorchFunction():  # nobody computes these
+        return tree_map(_copied, args), tree_map(_copied, kwargs)
 
 
 def _copied(given: Any) -> Any:
