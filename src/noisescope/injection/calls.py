@@ -37,6 +37,8 @@ _SAME = {
     "ipow": "pow",
     "concat": "cat",
     "concatenate": "cat",
+    "linalg_matmul": "matmul",
+    "special_softmax": "softmax",
 }
 """a function's name without underscores -> the name its sites have"""
 _NOT_COMPUTED = frozenset({"get", "set", "delete", "repr", "len", "format", "str", "bool", "iter", "contains", "hash"})
