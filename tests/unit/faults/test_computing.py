@@ -133,8 +133,8 @@ def test_an_accumulator_of_float16_on_a_bfloat16_device():
     ],
 )
 def test_what_cannot_be_taken_apart_is_refused_in_one_line(call, says):
+    site = "0.linear" if "groups" in says else "0.matmul"
     with pytest.raises(InputError, match=says) as refused:
-        site = "0.linear" if "groups" in says else "0.matmul"
         broken(OneCall(call), X, "low_precision_accumulate", site=site)
     assert len(str(refused.value).splitlines()) == 1
 
