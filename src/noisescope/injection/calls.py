@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -36,6 +37,8 @@ _SAME = {
     "ipow": "pow",
     "concat": "cat",
     "concatenate": "cat",
+    "linalg_matmul": "matmul",
+    "special_softmax": "softmax",
 }
 """a function's name without underscores -> the name its sites have"""
 _PARAMETERS = {
@@ -124,7 +127,8 @@ def arguments_kept(
     """The arguments, as copies where the function will write into them."""
     if not _writes(function, kwargs):
         return args, kwargs
-    return tree_map(_copied, args), tree_map(_copied, kwargs)
+    with torch._C.DisableTorchFunction():  # nobody computes these
+        return tree_map(_copied, args), tree_map(_copied, kwargs)
 
 
 def _copied(given: Any) -> Any:

@@ -25,13 +25,13 @@ from .attention import attention_in_steps, sdpa_arguments, steps_difference
 from .calls import Call, arguments_kept, plain_name
 from .compiled import compiled, refuse_compiled, refuse_transforms, under_compile
 from .gradients import take_value
-from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode
+from .modes import keep_modes, mode_stack, modes_replaced, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
 from .places import CallObserver, Observer, Place, Places
 from .recognising import is_fresh, is_residual, operands, uses_own_parameter
 from .scope import Frame, Scope, by_keyword, in_backward, probing
 
-__all__ = ["Watch", "open_observers"]
+__all__ = ["Watch", "open_observers", "unwatched"]
 
 
 class Watch:
@@ -300,7 +300,7 @@ class Watch:
         if not wanted or frame is None:
             return value
         shown = self._after(Call(sites, function, before, named, frame.module), value)
-        overwritten = isinstance(value, Tensor) and args and value is args[0]
+        overwritten = any(value is given for given in (*args[:1], kwargs.get("out")) if given is not None)
         return value.copy_(shown) if overwritten and shown is not value else shown
 
     def _after(self, call: Call, value: Any) -> Any:
@@ -383,6 +383,21 @@ class _Mode(TorchFunctionMode):
 def open_observers() -> list[Observer]:
     """The observers that see what this thread computes now."""
     return [mode.watch.observer for mode in mode_stack() if isinstance(mode, _Mode) and mode.watch.active]
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """What this thread computes inside is seen by none of the watches that are open around it."""
+    around = mode_stack()
+    paused = [mode.watch for mode in around if isinstance(mode, _Mode) and mode.watch.active]
+    with modes_replaced(mode for mode in around if not isinstance(mode, _Mode)):
+        for watch in paused:
+            watch.active = False
+        try:
+            yield
+        finally:
+            for watch in paused:
+                watch.active = True
 
 
 def _sweep(*, unless: TorchFunctionMode | None = None) -> None:
