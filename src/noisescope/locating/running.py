@@ -21,7 +21,8 @@ from ..sites import Layout
 from .deciding import decide
 from .device import Device
 from .precision import MODES
-from .prompts import open_prompts
+from .prompts import ROWS, open_prompts
+from .srdd import PROMPTS, rank_layers
 from .tracing import Plan, Row, Tracer
 from .verdict import Verdict
 from .weights import compare_weights
@@ -76,7 +77,7 @@ def locate(
     if not budget > 0:
         raise InputError(f"budget: got {budget:g}, expected forward passes above 0")
     layout = Layout.of(model, blocks=blocks)
-    inputs = open_prompts(prompts, model, tokenizer, seed=seed)
+    inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
     simulators = [FaultSimulator(model, fault, layout=layout, inputs=inputs) for fault in faults]
     tell = progress or (lambda _stage, _total: lambda: None)
@@ -84,9 +85,16 @@ def locate(
         for simulator in simulators:
             stack.enter_context(simulator)
         if method == "srdd":
-            from .srdd import rank_layers
-
-            return rank_layers(model, inputs, layout=layout, simulators=simulators, seed=seed, progress=tell)
+            return rank_layers(
+                model,
+                inputs,
+                layout=layout,
+                simulators=simulators,
+                seed=seed,
+                progress=tell,
+                name=name,
+                precision_mode=precision_mode,
+            )
         plan = _plan(method, budget, runs)
         tracer, finite = _trace(model, inputs, layout, plan, tell)
     changed = compare_weights(model, layout, checkpoint) if checkpoint is not None else None
