@@ -22,6 +22,7 @@ from .deciding import decide
 from .device import Device
 from .precision import MODES
 from .prompts import ROWS, open_prompts
+from .sections import shape_of
 from .srdd import PROMPTS, rank_layers
 from .tracing import Plan, Row, Tracer
 from .verdict import Verdict
@@ -98,19 +99,16 @@ def locate(
         plan = _plan(method, budget, runs)
         tracer, finite = _trace(model, inputs, layout, plan, tell)
     changed = compare_weights(model, layout, checkpoint) if checkpoint is not None else None
-    verdict = decide(
-        tracer,
-        plan,
-        method=method,
-        weights=changed,
-        inputs=inputs,
-        model=model,
-        layout=layout,
-        name=name,
-        precision_mode=precision_mode,
-        simulators=simulators,
-        runs=runs,
-    )
+    config = {
+        "model": name or type(model).__name__,
+        "method": method,
+        "runs": plan.runs,
+        "budget": budget,
+        "precision_mode": precision_mode,
+        "shape": shape_of(inputs),
+        "seed": seed,
+    }
+    verdict = decide(tracer, plan, config=config, weights=changed, model=model, layout=layout, simulators=simulators)
     if verdict.outcome != "faulty" and not finite:
         raise _non_finite(model, inputs, layout)
     return verdict

@@ -1,7 +1,7 @@
 """The verdict on a device: healthy, faulty or inconclusive, with its evidence. Prints as a person would say it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..specs import Layer
@@ -108,11 +108,3 @@ def verdict_sentence(sections: Mapping[str, Any]) -> str:
     worst = found["worst_ratio"]
     bound = f", worst {worst:.2g} of its rounding bound" if worst is not None else ""
     return f"Verdict: HEALTHY   {checked} operators checked in {passes:.1f} passes{bound}"
-
-
-def as_sections(suspects: Sequence[Suspect]) -> list[dict[str, Any]]:
-    """Suspects as plain values, ranked."""
-    return [
-        {"rank": rank, **asdict(suspect), "evidence": list(suspect.evidence), "where": suspect.where}
-        for rank, suspect in enumerate(suspects, 1)
-    ]
