@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,10 +49,18 @@ class HostCall:
         """The function's plain name: in place or not, method or not."""
         return plain_name(self.function) or ""
 
+    @cached_property
+    def _copy(self) -> nn.Module:
+        return copy.deepcopy(self.module).to(_CPU)  # type: ignore[union-attr]
+
+    @cached_property
+    def _in_double(self) -> nn.Module:
+        return copy.deepcopy(self.module).to(_CPU).double()  # type: ignore[union-attr]
+
     def native(self) -> Any:
         """The value in the call's own dtypes."""
         if self.module is not None:
-            return copy.deepcopy(self.module).to(_CPU).forward(*self.args, **self.kwargs)
+            return self._copy.forward(*self.args, **self.kwargs)
         return self.function(*_unshared(self.args), **_unshared(self.kwargs))
 
     def in_double(self, *args: Any) -> Any:
@@ -59,7 +68,7 @@ class HostCall:
         given, named = tree_map(_to_double, (args or self.args, self.kwargs))
         with Doubled():
             if self.module is not None:
-                return copy.deepcopy(self.module).to(_CPU).double().forward(*given, **named)
+                return self._in_double.forward(*given, **named)
             return self.function(*given, **named)
 
 

@@ -45,7 +45,7 @@ def _sums_to_one(probe: Probe) -> Expectation | None:
     bound = 4 * u * (weights * distance).sum(-1) + (lam * sqrt(scores.shape[-1]) + 8) * u
     bound = bound + lam * last.square().sum(-1).sqrt()
     total = weights.sum(-1)
-    return Expectation(total, torch.ones_like(total), bound)
+    return Expectation(total, torch.ones_like(total), lambda: bound)
 
 
 @register("shifted", "softmax", exact=False, blind_to=("gain", "bias", "dead_zone", "saturation", "wrong_rounding"))
@@ -57,11 +57,14 @@ def _shifted(probe: Probe) -> Expectation | None:
     x = probe.args[0]
     shift = 1.0
     got = probe.again((x.cpu() + shift).to(x.device), *probe.args[1:])
-    lam = quantile(scores.shape[-1], weights.numel(), probe.alarms)
-    u = accumulator_unit(x.dtype)
-    moved = torch.where(scores.abs() < 1e30, unit(x.dtype) * (scores + shift).abs(), 0.0)
-    bound = 2 * softmax_spread(scores, weights, lam, u, moved) + 2 * half_ulp(weights, probe.value.dtype)
-    return Expectation(got, probe.value, bound.transpose(dim, -1))
+
+    def bound() -> Tensor:
+        lam = quantile(scores.shape[-1], weights.numel(), probe.alarms)
+        moved = torch.where(scores.abs() < 1e30, unit(x.dtype) * (scores + shift).abs(), 0.0)
+        spread = softmax_spread(scores, weights, lam, accumulator_unit(x.dtype), moved)
+        return (2 * spread + 2 * half_ulp(weights, probe.value.dtype)).transpose(dim, -1)
+
+    return Expectation(got, probe.value, bound)
 
 
 @register("constant", "attention", exact=False, blind_to=_RENORMALISED)
@@ -77,7 +80,7 @@ def _constant(probe: Probe) -> Expectation | None:
     u, narrow = accumulator_unit(got.dtype), unit(got.dtype)
     bound = torch.full(got.shape, (2 * lam * sqrt(length) + 8) * u + (lam * narrow if narrow > u else 0.0))
     dead = (got == 0).all(-1, keepdim=True).cpu()  # rows in which everything is masked
-    return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), bound)
+    return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), lambda: bound)
 
 
 @register("one key", "attention", exact=True, blind_to=_RENORMALISED, cost=0.1)
