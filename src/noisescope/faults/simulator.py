@@ -92,6 +92,8 @@ class FaultSimulator:
     def strike(self, call: Call, value: Tensor) -> Tensor:
         """What the broken operator gives where the healthy one gives `value`."""
         with torch._C.DisableTorchFunction():
+            if not value.is_floating_point():
+                return value
             with torch.no_grad():
                 fires = self.fault.p >= 1 or float(torch.rand((), generator=self._dice)) < self.fault.p
                 struck = self._struck(call, value) if fires and value.numel() else value
@@ -156,9 +158,7 @@ class _Breaking:
 
     def after(self, call: Call, value: Any) -> Any:
         target = self._simulator.target
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        if not any(target.holds(site) for site in call.sites):
+        if not isinstance(value, Tensor) or not any(target.holds(site) for site in call.sites):
             return value
         if target.operator == "attention" and plain_name(call.function) != "scaled_dot_product_attention":
             return value  # the fused kernel is broken, not the product that stands for it where attention is in steps
