@@ -21,7 +21,7 @@ from families import build, tokens
 from noisescope.faults import FaultSimulator
 from noisescope.faults.simulator import _Breaking
 from noisescope.injection import Call, Watch, plain_name
-from noisescope.locating import deciding, locate, tracing
+from noisescope.locating import locate, sections, tracing
 from noisescope.locating.device import Device
 from noisescope.locating.host import HostCall, on_host
 from noisescope.locating.tracing import Plan, Tracer
@@ -287,13 +287,13 @@ def test_a_fault_that_nobody_finds_is_true_all_the_same():
 
 
 def test_a_mutant_that_overwrites_it_is_caught(monkeypatch):
-    real = deciding._truth
+    real = sections._truth
 
     def overwritten(simulator: FaultSimulator, suspects: Any) -> dict[str, Any]:
         truth = real(simulator, suspects)
         return truth | {"fault": f"{suspects[0].kind}:0.05@{suspects[0].layer}.{suspects[0].operator}"}
 
-    monkeypatch.setattr(deciding, "_truth", overwritten)
+    monkeypatch.setattr(sections, "_truth", overwritten)
     with pytest.raises(AssertionError):
         check_the_truth_stays(monkeypatch)
 
