@@ -107,6 +107,8 @@ def test_attention_is_the_kernel_or_its_second_product():
         ("saturation@15", "saturation:0.2@15"),
         (" bit_flip:1e-4@head ", "bit_flip:0.0001@head"),
         ("gain:-0.5@0,sparsity=0.1,p=0.5", "gain:-0.5@0,sparsity=0.1,p=0.5"),
+        ("gain:0.123456789@0,seed=7", "gain:0.123456789@0,seed=7"),
+        ("gain:1e-7@0,seed=0", "gain:1e-07@0"),
         ("dead_zone:3@0,absolute", "dead_zone:3@0,absolute"),
         ("wrong_rounding:4@a.b.linear.0.forward", "wrong_rounding:4@a.b.linear.0.forward"),
     ],
