@@ -181,26 +181,22 @@ class _Calls:
 
     def after(self, call: Call, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
-            for site in call.sites:
-                self.sites.append(site)
-                self.dtypes[site.module, site.operator] = value.dtype
-            if len(call.sites) > 1:
-                self.alias[call.sites[0]] = call.site
-            self._leaves[call.site.module] = not any(True for _ in call.module.children())
-            self._note(call, value)
+            given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+            if call.in_place or not any(_memory(leaf) == _memory(value) for leaf in given):  # else it is a view
+                self._add(call, value, given)
         return value
 
-    def _note(self, call: Call, value: Tensor) -> None:
-        """Remembers who computed this value: it may be what a layer returns."""
-        given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
-        memory = _memory(value)
-        if not call.in_place and any(_memory(leaf) == memory for leaf in given):
-            return  # a view
-        if plain_name(call.function) in _COPIES and given and (computed := self._values.get(_memory(given[0]))):
-            self._values[memory] = computed[0], value
-            return
-        self._values[memory] = call.site, value
-        if call.site.layer in ("final_norm", "head"):
+    def _add(self, call: Call, value: Tensor, given: list[Tensor]) -> None:
+        for site in call.sites:
+            self.sites.append(site)
+            self.dtypes[site.module, site.operator] = value.dtype
+        if len(call.sites) > 1:
+            self.alias[call.sites[0]] = call.site
+        self._leaves[call.site.module] = not any(True for _ in call.module.children())
+        is_copy = plain_name(call.function) in _COPIES and given and _memory(given[0]) in self._values
+        computed = self._values[_memory(given[0])][0] if is_copy else call.site
+        self._values[_memory(value)] = computed, value
+        if not is_copy and call.site.layer in ("final_norm", "head"):
             self.outputs[call.site.layer] = call.site
 
     def target(self, site: Site, *, only: bool = False) -> Target:

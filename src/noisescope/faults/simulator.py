@@ -92,6 +92,8 @@ class FaultSimulator:
     def strike(self, call: Call, value: Tensor) -> Tensor:
         """What the broken operator gives where the healthy one gives `value`."""
         with torch._C.DisableTorchFunction():
+            if not value.is_floating_point():
+                return value
             with torch.no_grad():
                 fires = self.fault.p >= 1 or float(torch.rand((), generator=self._dice)) < self.fault.p
                 struck = self._struck(call, value) if fires and value.numel() else value
@@ -105,8 +107,8 @@ class FaultSimulator:
         kind = self.fault.row
         wide = _wide(value.detach()).cpu()
         if kind.before_cast and _is_narrow(value.dtype):
-            wide = _wide(self._widely(call, call.function)).cpu()
-        broken = self._recomputed(call) if kind.recompute is not None else self._changed(wide, value.dtype)
+            wide = _wide(self._widely(call, call.function, value)).cpu()
+        broken = self._recomputed(call, value) if kind.recompute is not None else self._changed(wide, value.dtype)
         if kind.recompute is not None and self.fault.sparsity < 1:
             at = self._struck_channels(wide.shape[-1])
             broken = wide.index_copy(-1, at, broken[..., at].to(wide.dtype))
@@ -122,11 +124,15 @@ class FaultSimulator:
         struck = Struck(rows[:, at], self.fault.size, self.fault.absolute, dtype, self._dice)
         return rows.index_copy(-1, at, self.fault.row.act(struck).to(rows.dtype)).reshape(wide.shape)
 
-    def _recomputed(self, call: Call) -> Tensor:
+    def _recomputed(self, call: Call, value: Tensor) -> Tensor:
         """The value by the broken way to compute it."""
         recompute = self.fault.row.recompute
         assert recompute is not None
-        return self._widely(call, lambda *args, **kwargs: recompute(call.function, args, kwargs, self.fault.size)).cpu()
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return recompute(call.function, args, kwargs, self.fault.size)
+
+        return self._widely(call, function, value).cpu()
 
     def _struck_channels(self, width: int) -> Tensor:
         if width not in self._channels:
@@ -135,12 +141,17 @@ class FaultSimulator:
             self._channels[width] = torch.randperm(width, generator=generator)[:count].sort().values
         return self._channels[width]
 
-    def _widely(self, call: Call, function: Callable[..., Any]) -> Tensor:
+    def _widely(self, call: Call, function: Callable[..., Any], value: Tensor) -> Tensor:
         """The call in float32: what stands in the accumulator before it is cast."""
-        args, kwargs = tree_map(_wide, (call.args, call.kwargs))
+        given = (call.args, call.kwargs)
+        device = value.device.type
+        if torch.is_autocast_enabled(device) and _is_narrow(value.dtype):
+            given = tree_map(lambda leaf: _rounded(leaf, value.dtype), given)  # as autocast does on the way in
+        args, kwargs = tree_map(_wide, given)
         if call.is_module:
             function = copy.deepcopy(call.module).float().forward
-        found: Tensor = function(*args, **kwargs)
+        with torch.autocast(device, enabled=False):
+            found: Tensor = function(*args, **kwargs)
         return found
 
 
@@ -156,9 +167,7 @@ class _Breaking:
 
     def after(self, call: Call, value: Any) -> Any:
         target = self._simulator.target
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        if not any(target.holds(site) for site in call.sites):
+        if not isinstance(value, Tensor) or not any(target.holds(site) for site in call.sites):
             return value
         if target.operator == "attention" and plain_name(call.function) != "scaled_dot_product_attention":
             return value  # the fused kernel is broken, not the product that stands for it where attention is in steps
@@ -171,6 +180,10 @@ def _is_narrow(dtype: torch.dtype) -> bool:
 
 def _wide(given: Any) -> Any:
     return given.float() if isinstance(given, Tensor) and _is_narrow(given.dtype) else given
+
+
+def _rounded(given: Any, dtype: torch.dtype) -> Any:
+    return given.to(dtype) if isinstance(given, Tensor) and given.is_floating_point() else given
 
 
 def _same(one: Tensor, other: Tensor) -> Tensor:
