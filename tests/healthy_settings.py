@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from families import CONFIGS, VOCAB, build
-from foreign import FOREIGN, MODES, foreign_device, quantised
 from torch import Tensor, nn
 from transformers.utils import logging
-from trained import NAMES, fixture, tokenizer
 
+from families import CONFIGS, VOCAB, build
+from foreign import FOREIGN, MODES, foreign_device, quantised
 from noisescope.locating import Verdict, locate
+from trained import NAMES, fixture, tokenizer
 
 __all__ = ["SHAPES", "Setting", "inputs", "make", "run"]
 

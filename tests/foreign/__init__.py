@@ -4,7 +4,7 @@
         verdict = locate(model, inputs)
 
 One file a family of operators. Every result is computed in float32 (float64 for that dtype) and cast once, as hardware
-with a wide accumulator does. `FOREIGN` are healthy; `MODES` are known to be less precise and must be named, not accused.
+with a wide accumulator does. `FOREIGN` are healthy; `MODES` are less precise, and must be named, not accused.
 """
 
 from .attention import ONLINE, PREMULTIPLIED, WHOLE

@@ -91,8 +91,8 @@ def _two_ulps_off() -> Arithmetic:
     def compute(given: Given) -> Tensor | None:
         if given.name.startswith("module"):
             return None
-        args = tuple(wide(arg) if isinstance(arg, Tensor) else arg for arg in given.call.args)
-        return ulps_off(given.call.function(*args, **given.call.kwargs))
+        args = tuple(arg.double() if isinstance(arg, Tensor) else arg for arg in given.call.args)
+        return ulps_off(given.call.function(*args, **given.call.kwargs), wide(given.value).dtype)
 
     return compute
 

@@ -110,7 +110,7 @@ def _multiplied_out(norm: Norm, variance: Tensor, mean: Tensor | None) -> Tensor
 def _two_ulps_off(norm: Norm) -> Tensor:
     """The inverse root off by two units in the last place."""
     variance, mean = _by_moments(norm)
-    return _in_order(norm, variance, mean, ulps_off(torch.rsqrt(variance + norm.eps)))
+    return _in_order(norm, variance, mean, ulps_off((variance + norm.eps).double().rsqrt(), norm.x.dtype))
 
 
 NORMS = (

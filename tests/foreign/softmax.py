@@ -1,8 +1,8 @@
 """Softmax by other ways to compute an exponential and a sum."""
 
 from collections.abc import Callable
-from math import log2
-from math import e as euler
+from math import log
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from .device import Arithmetic, Given, Variant, wide
 
 __all__ = ["LOG2E", "SOFTMAXES", "fma", "ulps_off"]
 
-LOG2E = log2(euler)
+LOG2E = 1 / log(2)
 
 
 def fma(a: Tensor, b: float | Tensor, c: Tensor) -> Tensor:
@@ -23,22 +23,24 @@ def _rounded(constant: float, like: Tensor) -> float:
     return float(torch.tensor(constant, dtype=like.dtype))
 
 
-def ulps_off(value: Tensor, ulps: float = 2.0) -> Tensor:
-    """The value off by so many units in the last place, up or down by its own mantissa, so always alike.
+def ulps_off(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """A float64 value as a function gives it that is off by up to two units in the last place, always alike.
 
-    Vendors promise 1 to 2 units for exp, tanh, erf, sin and rsqrt.
+    That is what vendors promise of exp, tanh, erf, sin and rsqrt. Up or down is told by the value's own mantissa; one
+    and a half units are added before the rounding, which adds the rest.
     """
-    mantissa, exponent = torch.frexp(value)
-    eps = torch.finfo(value.dtype).eps
-    up = torch.remainder(torch.floor(mantissa.abs() / (8 * eps)), 2) * 2 - 1
-    return torch.where(
-        value.isfinite() & (value != 0),
-        value + up * ulps * torch.ldexp(torch.full_like(value, eps), exponent - 1),
-        value,
-    )
+    mantissa, exponent = torch.frexp(exact)
+    ulp = torch.finfo(dtype).eps
+    up = torch.remainder(torch.floor(mantissa.abs() / (8 * ulp)), 2) * 2 - 1
+    moved = exact + up * 1.5 * torch.ldexp(torch.full_like(exact, ulp), exponent - 1)
+    return torch.where(exact.isfinite() & (exact != 0), moved, exact).to(dtype)
 
 
-def _softmax(weigh: Callable[[Tensor], Tensor], divide: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], Arithmetic]:
+Sum: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""scores, weights -> the sum of the weights"""
+
+
+def _softmax(weigh: Callable[[Tensor], Tensor], total: Sum, *, divides: bool) -> Callable[[], Arithmetic]:
     def compute(given: Given) -> Tensor | None:
         named = given.named("input", "dim")
         x, dim = named["input"], named.get("dim")
@@ -46,10 +48,33 @@ def _softmax(weigh: Callable[[Tensor], Tensor], divide: Callable[[Tensor, Tensor
             x = x.to(named["dtype"])
         if dim is None:
             return None
-        weights = weigh(wide(x).movedim(dim, -1))
-        return divide(weights, weights.sum(-1, keepdim=True)).movedim(-1, dim)
+        x = wide(x).movedim(dim, -1)
+        weights = weigh(x)
+        sums = total(x, weights)
+        return (weights / sums if divides else weights * (1 / sums)).movedim(-1, dim)
 
     return lambda: compute
+
+
+def _plain(_x: Tensor, weights: Tensor) -> Tensor:
+    return weights.sum(-1, keepdim=True)
+
+
+def _online(x: Tensor, _weights: Tensor) -> Tensor:
+    """With a running maximum, over blocks of four: what was summed is rescaled each time that the maximum grows."""
+    most = torch.full_like(x[..., :1], -torch.inf)
+    total = torch.zeros_like(most)
+    for start in range(0, x.shape[-1], 4):
+        some = x[..., start : start + 4]
+        now = torch.maximum(most, some.amax(-1, keepdim=True))
+        held = torch.where(now == -torch.inf, 0.0, now)
+        total = total * torch.exp(most - held) + torch.exp(some - held).sum(-1, keepdim=True)
+        most = now
+    return total
+
+
+def _by_exp(x: Tensor) -> Tensor:
+    return torch.exp(x - x.amax(-1, keepdim=True))
 
 
 def _by_exp2(x: Tensor) -> Tensor:
@@ -57,40 +82,22 @@ def _by_exp2(x: Tensor) -> Tensor:
 
 
 def _by_fused_exp2(x: Tensor) -> Tensor:
-    """x log2(e) - (max log2(e), rounded), with one rounding; rows whose maximum is a mask's are left to the plain form."""
+    """x log2(e) - (max log2(e), rounded), with one rounding; rows of nothing but masks are left to the plain form."""
     held = x.amax(-1, keepdim=True) * LOG2E
     return torch.where(held.isfinite(), torch.exp2(fma(x, LOG2E, -held)), _by_exp2(x))
 
 
 def _two_ulps_off(x: Tensor) -> Tensor:
-    return ulps_off(torch.exp(x - x.amax(-1, keepdim=True)))
+    return ulps_off((x - x.amax(-1, keepdim=True)).double().exp(), x.dtype)
 
 
-def _online(x: Tensor) -> Tensor:
-    """Running maximum over blocks of four: every weight is rescaled each time that it grows."""
-    most = torch.full_like(x[..., :1], -torch.inf)
-    weights = torch.zeros_like(x)
-    for start in range(0, x.shape[-1], 4):
-        some = x[..., start : start + 4]
-        now = torch.maximum(most, some.amax(-1, keepdim=True))
-        held = torch.where(now == -torch.inf, 0.0, now)
-        weights = weights * torch.exp(most - held)
-        weights[..., start : start + 4] = torch.exp(some - held)
-        most = now
-    return weights
-
-
-def _by_division(weights: Tensor, total: Tensor) -> Tensor:
-    return weights / total
-
-
-def _by_reciprocal(weights: Tensor, total: Tensor) -> Tensor:
-    return weights * (1 / total)
+def _row(name: str, weigh: Callable[[Tensor], Tensor], total: Sum = _plain, *, divides: bool = False) -> Variant:
+    return Variant(name, ("softmax",), _softmax(weigh, total, divides=divides), ("softmax",))
 
 
 SOFTMAXES = (
-    Variant("softmax by exp2", ("softmax",), _softmax(_by_exp2, _by_division), ("softmax",)),
-    Variant("softmax by fused exp2", ("softmax",), _softmax(_by_fused_exp2, _by_reciprocal), ("softmax",)),
-    Variant("softmax, exp two ulps off", ("softmax",), _softmax(_two_ulps_off, _by_reciprocal), ("softmax",)),
-    Variant("softmax online", ("softmax",), _softmax(_online, _by_reciprocal), ("softmax",)),
+    _row("softmax by exp2", _by_exp2, divides=True),
+    _row("softmax by fused exp2", _by_fused_exp2),
+    _row("softmax, exp two ulps off", _two_ulps_off),
+    _row("softmax online", _by_exp, _online),
 )
