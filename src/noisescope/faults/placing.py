@@ -1,11 +1,12 @@
 """From what a person writes to one operator of one module: "15", "15.linear", "15.mlp.down_proj.linear", "head".
 
-A layer alone is its output: the call whose value the block returns, which is the last residual addition of most. A
-layer with an operator is the last such call in it. A survey of the model on a few tokens says which calls there are.
+A layer alone is its output: the call whose value the block returns, which is the last residual addition of most;
+`embed` is what the first block is given. A layer with an operator is that operator, with all its calls, of the last
+module in it that has one. A survey of the model on a few tokens says which calls there are.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError, NothingMatched, printable, quoted, unknown_name
-from ..injection import Call, Watch
+from ..injection import Call, Watch, plain_name, unwatched
 from ..injection.survey import some_tokens
 from ..sites import Layout, Site
 from ..specs import OUTSIDE, Layer, Phase
@@ -21,8 +22,9 @@ from .kinds import Fault
 
 __all__ = ["Target", "find_target", "parse_fault"]
 
-_OWN_OUTPUT = {"embed": "embedding", "final_norm": "", "head": "linear"}
 _PRODUCTS = ("linear", "matmul", "bmm")
+_COPIES = frozenset({"to", "float", "double", "half", "bfloat16", "type", "type_as", "clone", "contiguous"})
+"""functions that hand on a value which another has computed"""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,9 @@ class Target:
 
     def holds(self, site: Site) -> bool:
         """Whether a site that somebody names is this one."""
-        fits = site.module == self.module and site.operator in self.operators
-        return fits and self.call in (None, site.call)
+        if site.module != self.module or site.operator not in self.operators or self.call not in (None, site.call):
+            return False
+        return isinstance(self.layer, int) or site.layer == self.layer  # a stack computes before and after its blocks
 
 
 def parse_fault(text: str, *, seed: int = 0) -> Fault:
@@ -81,13 +84,16 @@ def _number(name: str, text: str) -> float:
 def find_target(fault: Fault, model: nn.Module, layout: Layout, inputs: dict[str, Tensor] | None = None) -> Target:
     """The operator that a fault's site means; an error if the model has none such."""
     calls = _Calls.of(model, layout, inputs)
+    if (named := _by_name(fault, calls)) is not None:
+        return _checked(fault, named, calls)
     layer, rest = _layer(fault.site, layout)
     if layer is None:
-        return _by_name(fault, calls)
+        raise NothingMatched(f"simulate: no site {quoted(fault.site)}; `noisescope sites --all` lists them")
     if not rest:
         site = calls.outputs.get(layer)
         if site is None:
-            raise NothingMatched(f"simulate: {fault.site}: layer {layer} computes nothing that it returns")
+            where = f"layer {layer}" if isinstance(layer, int) else layer
+            raise NothingMatched(f"simulate: the model computes nothing that is the output of {where}")
         return _checked(fault, calls.target(site, only=isinstance(layer, int)), calls)
     module, _, operator = rest.rpartition(".")
     here = [site for site in calls.sites if site.layer == layer]
@@ -106,23 +112,23 @@ def find_target(fault: Fault, model: nn.Module, layout: Layout, inputs: dict[str
 def _layer(site: str, layout: Layout) -> tuple[Layer | None, str]:
     first, _, rest = site.partition(".")
     if first in OUTSIDE:
-        return first, rest  # type: ignore[return-value]
+        return first, rest
     if re.fullmatch(r"-?\d+", first):
         layout.require(int(first), what="simulate")
         return int(first), rest
     return None, site
 
 
-def _by_name(fault: Fault, calls: "_Calls") -> Target:
+def _by_name(fault: Fault, calls: "_Calls") -> Target | None:
     """A site by its full name, as `sites --all` and verdicts print it; with or without call and direction."""
     wanted = fault.site.removesuffix(".forward")
     for site in calls.sites:
         full = site.name.removesuffix(".forward")
         if wanted == full:
-            return _checked(fault, replace(calls.target(site), call=site.call), calls)
-        if wanted == full.rpartition(".")[0]:
-            return _checked(fault, calls.target(site), calls)
-    raise NothingMatched(f"simulate: no site {quoted(fault.site)}; `noisescope sites --all` lists them")
+            return calls.target(site, only=True)
+        if wanted == full.rpartition(".")[0] and site.module:
+            return calls.target(site)
+    return None
 
 
 def _checked(fault: Fault, target: Target, calls: "_Calls") -> Target:
@@ -130,7 +136,7 @@ def _checked(fault: Fault, target: Target, calls: "_Calls") -> Target:
     if kind.operators is not None and not set(kind.operators) & {target.operator}:
         raise InputError(f"simulate: {kind.name} exists at {' '.join(kind.operators)}, not at {target.operator}")
     dtype = calls.dtypes[target.module, target.operator]
-    kind.check(fault.size, dtype)
+    kind.check(fault.size, dtype, absolute=fault.absolute)
     return target
 
 
@@ -154,14 +160,16 @@ class _Calls:
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, inputs: dict[str, Tensor] | None) -> "_Calls":
         calls = cls()
-        ends = [block.register_forward_hook(calls._block_ends(layer)) for layer, block in enumerate(layout.blocks)]
+        hooks = [block.register_forward_hook(calls._block_ends(layer)) for layer, block in enumerate(layout.blocks)]
+        hooks += [block.register_forward_pre_hook(calls._first_starts, with_kwargs=True) for block in layout.blocks[:1]]
         watch = Watch(calls, layout=layout)
+        given = inputs if inputs is not None else some_tokens(model)
         try:
-            with watch, torch.no_grad():
-                model(**(inputs if inputs is not None else some_tokens(model)))
+            with unwatched(), watch, torch.no_grad(), torch.random.fork_rng(devices=_accelerators(given)):
+                model(**given)
         finally:
-            for end in ends:
-                end.remove()
+            for hook in hooks:
+                hook.remove()
         calls._values.clear()
         calls.alias = {
             site: product for site, product in calls.alias.items() if site.module not in watch.steps_difference
@@ -179,12 +187,21 @@ class _Calls:
             if len(call.sites) > 1:
                 self.alias[call.sites[0]] = call.site
             self._leaves[call.site.module] = not any(True for _ in call.module.children())
-            memory = value.untyped_storage().data_ptr()
-            if not any(_memory(given) == memory for given in tree_leaves(call.args)) or call.in_place:
-                self._values[memory] = call.site, value
-                if isinstance(call.site.layer, str):
-                    self.outputs[call.site.layer] = call.site
+            self._note(call, value)
         return value
+
+    def _note(self, call: Call, value: Tensor) -> None:
+        """Remembers who computed this value: it may be what a layer returns."""
+        given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+        memory = _memory(value)
+        if not call.in_place and any(_memory(leaf) == memory for leaf in given):
+            return  # a view
+        if plain_name(call.function) in _COPIES and given and (computed := self._values.get(_memory(given[0]))):
+            self._values[memory] = computed[0], value
+            return
+        self._values[memory] = call.site, value
+        if call.site.layer in ("final_norm", "head"):
+            self.outputs[call.site.layer] = call.site
 
     def target(self, site: Site, *, only: bool = False) -> Target:
         """All calls of a site's operator by its module, or that one alone."""
@@ -192,15 +209,28 @@ class _Calls:
         operators = _PRODUCTS if own_product else (site.operator,)
         return Target(site.layer, site.operator, site.module, site.call if only else None, operators)
 
+    def _first_starts(self, _block: nn.Module, args: Any, kwargs: Any) -> None:
+        if "embed" not in self.outputs:
+            self._returned("embed", (args, kwargs))
+
     def _block_ends(self, layer: int) -> Any:
-        def end(_module: nn.Module, _args: Any, output: Any) -> None:
-            first = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), None)
-            if first is not None and (found := self._values.get(_memory(first))) is not None:
-                self.outputs[layer] = found[0]
+        def end(_block: nn.Module, _args: Any, output: Any) -> None:
+            self._returned(layer, output)
             self._values.clear()
 
         return end
 
+    def _returned(self, layer: Layer, output: Any) -> None:
+        """The first tensor of a layer's output says which call computed it."""
+        first = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), None)
+        if first is not None and (found := self._values.get(_memory(first))) is not None:
+            self.outputs[layer] = found[0]
 
-def _memory(given: Any) -> int:
-    return given.untyped_storage().data_ptr() if isinstance(given, Tensor) else 0
+
+def _memory(given: Tensor) -> int:
+    return given.untyped_storage().data_ptr()
+
+
+def _accelerators(inputs: dict[str, Tensor]) -> list[int]:
+    devices = {given.device for given in inputs.values() if isinstance(given, Tensor)}
+    return [device.index or 0 for device in devices if device.type == "cuda"]

@@ -7,6 +7,7 @@ nobody. So a locator that is entered inside sees what it would see on the broken
 """
 
 import copy
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -14,15 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..injection import Call, Watch, is_probing, plain_name
+from ..errors import InputError
+from ..injection import Call, Watch, is_probing, plain_name, take_value
 from ..sites import Layout
 from ..specs import Layer, Phase
 from .kinds import Fault, Struck
 from .placing import Target, find_target, parse_fault
 
 __all__ = ["FaultSimulator"]
-
-_NARROW = (torch.bfloat16, torch.float16)
 
 
 class FaultSimulator:
@@ -33,6 +33,7 @@ class FaultSimulator:
     `p` is the probability that a call is struck at all.
 
     Afterwards `changed` counts the elements that the model itself got wrong; a fault that changed none is `inert`.
+    Gradients pass as if nothing had happened: a device's error has no derivative.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class FaultSimulator:
         layout: Layout | None = None,
         inputs: dict[str, Tensor] | None = None,
     ) -> None:
-        if isinstance(site, Fault):
-            self.fault = site
-        elif not kind:
-            self.fault = parse_fault(str(site), seed=seed)
-        else:
+        if kind and not isinstance(site, Fault):
             self.fault = Fault(kind, magnitude, str(site), sparsity, p, absolute, seed)
+        elif kind or magnitude is not None or sparsity != 1 or p != 1 or absolute:
+            raise InputError("simulate: a fault that is given as a whole says itself what, how much and how often")
+        else:
+            self.fault = site if isinstance(site, Fault) else parse_fault(str(site), seed=seed)
         layout = layout or Layout.of(model, blocks=blocks)
         self.target: Target = find_target(self.fault, model, layout, inputs)
         self.changed = 0
@@ -65,11 +66,10 @@ class FaultSimulator:
         self._watch = Watch(_Breaking(self), layout=layout)
         self._dice = torch.Generator().manual_seed(self.fault.seed)
         self._channels: dict[int, Tensor] = {}
-        self._copies: dict[nn.Module, nn.Module] = {}
 
     @property
     def inert(self) -> bool:
-        """True if no bit of any value was changed: nobody can find this fault."""
+        """True if no element was changed: nobody can find this fault. That 0 became -0 is no change."""
         return self.changed == 0
 
     def __enter__(self) -> "FaultSimulator":
@@ -91,39 +91,42 @@ class FaultSimulator:
 
     def strike(self, call: Call, value: Tensor) -> Tensor:
         """What the broken operator gives where the healthy one gives `value`."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            fires = self.fault.p >= 1 or float(torch.rand((), generator=self._dice)) < self.fault.p
-            struck = self._struck(call, value) if fires and value.numel() else value
-            if not is_probing():
-                differs = (struck != value) & ~(struck.isnan() & value.isnan())
-                self.changed += int(differs.sum())
-                self.elements += value.numel()
-        return struck
+        with torch._C.DisableTorchFunction():
+            with torch.no_grad():
+                fires = self.fault.p >= 1 or float(torch.rand((), generator=self._dice)) < self.fault.p
+                struck = self._struck(call, value) if fires and value.numel() else value
+                if not is_probing():
+                    self.changed += int((~_same(struck, value)).sum())
+                    self.elements += value.numel()
+            passes_gradients = value.requires_grad and torch.is_grad_enabled() and struck is not value
+            return take_value(value, struck) if passes_gradients else struck
 
     def _struck(self, call: Call, value: Tensor) -> Tensor:
         kind = self.fault.row
-        wide = value.detach().cpu()
-        wide = wide.float() if wide.dtype in _NARROW else wide
-        if kind.before_cast and value.dtype in _NARROW:
-            wide = self._widely(call, call.function).cpu()
-        cast = wide.to(value.dtype)
-        if kind.recompute is not None:
-            broken = self._widely(call, lambda *a, **k: kind.recompute(call.function, a, k, self.fault.size)).cpu()  # type: ignore[misc]
-        else:
-            assert kind.act is not None
-            broken = wide.clone().reshape(-1, wide.shape[-1] if wide.ndim else 1)
-            at = self._struck_channels(broken.shape[-1])
-            struck = Struck(broken[:, at], self.fault.size, self.fault.absolute, value.dtype, self._dice)
-            broken[:, at] = kind.act(struck).to(broken.dtype)
-            broken = broken.reshape(wide.shape)
+        wide = _wide(value.detach()).cpu()
+        if kind.before_cast and _is_narrow(value.dtype):
+            wide = _wide(self._widely(call, call.function)).cpu()
+        broken = self._recomputed(call) if kind.recompute is not None else self._changed(wide, value.dtype)
         if kind.recompute is not None and self.fault.sparsity < 1:
             at = self._struck_channels(wide.shape[-1])
-            mixed = wide.clone()
-            mixed[..., at] = broken[..., at].to(wide.dtype)
-            broken = mixed
+            broken = wide.index_copy(-1, at, broken[..., at].to(wide.dtype))
         broken = broken.to(value.dtype)
-        same = (broken == cast) | (broken.isnan() & cast.isnan())  # what the fault leaves alone keeps its very bits
+        same = _same(broken, wide.to(value.dtype))  # what the fault leaves alone keeps its very bits
         return torch.where(same.to(value.device), value, broken.to(value.device))
+
+    def _changed(self, wide: Tensor, dtype: torch.dtype) -> Tensor:
+        """The value after a fault that sees nothing but the value."""
+        assert self.fault.row.act is not None
+        rows = wide.reshape(-1, wide.shape[-1] if wide.ndim else 1)
+        at = self._struck_channels(rows.shape[-1])
+        struck = Struck(rows[:, at], self.fault.size, self.fault.absolute, dtype, self._dice)
+        return rows.index_copy(-1, at, self.fault.row.act(struck).to(rows.dtype)).reshape(wide.shape)
+
+    def _recomputed(self, call: Call) -> Tensor:
+        """The value by the broken way to compute it."""
+        recompute = self.fault.row.recompute
+        assert recompute is not None
+        return self._widely(call, lambda *args, **kwargs: recompute(call.function, args, kwargs, self.fault.size)).cpu()
 
     def _struck_channels(self, width: int) -> Tensor:
         if width not in self._channels:
@@ -132,15 +135,12 @@ class FaultSimulator:
             self._channels[width] = torch.randperm(width, generator=generator)[:count].sort().values
         return self._channels[width]
 
-    def _widely(self, call: Call, function: Any) -> Tensor:
+    def _widely(self, call: Call, function: Callable[..., Any]) -> Tensor:
         """The call in float32: what stands in the accumulator before it is cast."""
         args, kwargs = tree_map(_wide, (call.args, call.kwargs))
-        if not call.is_module:
-            result: Tensor = function(*args, **kwargs)
-            return result
-        if call.module not in self._copies:
-            self._copies[call.module] = copy.deepcopy(call.module).float()
-        found: Tensor = self._copies[call.module].forward(*args, **kwargs)
+        if call.is_module:
+            function = copy.deepcopy(call.module).float().forward
+        found: Tensor = function(*args, **kwargs)
         return found
 
 
@@ -165,5 +165,13 @@ class _Breaking:
         return self._simulator.strike(call, value)
 
 
+def _is_narrow(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize < 4
+
+
 def _wide(given: Any) -> Any:
-    return given.float() if isinstance(given, Tensor) and given.dtype in _NARROW else given
+    return given.float() if isinstance(given, Tensor) and _is_narrow(given.dtype) else given
+
+
+def _same(one: Tensor, other: Tensor) -> Tensor:
+    return (one == other) | (one.isnan() & other.isnan())

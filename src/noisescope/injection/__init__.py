@@ -7,7 +7,8 @@ put on an operator's operands (`operands`, `gradients`).
 """
 
 from .attention import attention_in_steps, plain_call, sdpa_arguments
-from .calls import Call, plain_name
+from .calls import Call, by_position, plain_name
+from .gradients import take_value
 from .injecting import Injection, Scales, inject, is_injecting
 from .modes import modes_replaced
 from .places import CallObserver, Observer
@@ -15,7 +16,7 @@ from .replacing import Replacement, forwards_replaced
 from .scope import is_probing
 from .statistics import InjectionStats
 from .survey import Coverage, is_unchanged_by_watching, survey
-from .watching import Watch
+from .watching import Watch, unwatched
 
 __all__ = [
     "Call",
@@ -28,6 +29,7 @@ __all__ = [
     "Scales",
     "Watch",
     "attention_in_steps",
+    "by_position",
     "forwards_replaced",
     "inject",
     "is_injecting",
@@ -38,4 +40,6 @@ __all__ = [
     "plain_name",
     "sdpa_arguments",
     "survey",
+    "take_value",
+    "unwatched",
 ]

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..sites import Site
 
-__all__ = ["Call", "arguments_kept", "plain_name"]
+__all__ = ["Call", "arguments_kept", "by_position", "plain_name"]
 
 _SAME = {
     "truediv": "div",
@@ -36,8 +37,22 @@ _SAME = {
     "ipow": "pow",
     "concat": "cat",
     "concatenate": "cat",
+    "linalg_matmul": "matmul",
+    "special_softmax": "softmax",
 }
 """a function's name without underscores -> the name its sites have"""
+_PARAMETERS = {
+    "linear": ("input", "weight", "bias"),
+    "matmul": ("input", "other"),
+    "mm": ("input", "mat2"),
+    "bmm": ("input", "mat2"),
+    "addmm": ("input", "mat1", "mat2"),
+    "baddbmm": ("input", "batch1", "batch2"),
+    "softmax": ("input", "dim"),
+    "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+}
+"""what may be given by position or by keyword"""
 _NOT_COMPUTED = frozenset({"get", "set", "delete", "repr", "len", "format", "str", "bool", "iter", "contains", "hash"})
 """what Python asks of a tensor that computes no other tensor"""
 
@@ -94,13 +109,26 @@ def plain_name(function: Callable[..., Any]) -> str | None:
     return _SAME.get(name, name)
 
 
+def by_position(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with those by position that can be: who takes a call apart need not ask how it was spelled."""
+    found, rest = list(args), dict(kwargs)
+    for name in _PARAMETERS.get(plain_name(function) or "", ())[len(args) :]:
+        if name not in rest:
+            break
+        found.append(rest.pop(name))
+    return tuple(found), rest
+
+
 def arguments_kept(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments, as copies where the function will write into them."""
     if not _writes(function, kwargs):
         return args, kwargs
-    return tree_map(_copied, args), tree_map(_copied, kwargs)
+    with torch._C.DisableTorchFunction():  # nobody computes these
+        return tree_map(_copied, args), tree_map(_copied, kwargs)
 
 
 def _copied(given: Any) -> Any:

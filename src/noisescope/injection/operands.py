@@ -60,7 +60,8 @@ class OperandWatch:
         def visit(grad: Tensor) -> Tensor:
             if not self._is_open() or (unless is not None and unless.spelled):
                 return grad
-            return self._places.observer.backward(site, grad, step=step, part=part)
+            shown: Tensor = self._places.observer.backward(site, grad, step=step, part=part)
+            return shown
 
         return visit_gradient(operand, visit)
 

@@ -25,13 +25,13 @@ from .attention import attention_in_steps, sdpa_arguments, steps_difference
 from .calls import Call, arguments_kept, plain_name
 from .compiled import compiled, refuse_compiled, refuse_transforms, under_compile
 from .gradients import take_value
-from .modes import keep_modes, mode_stack, push_mode, push_mode_below, remove_mode
+from .modes import keep_modes, mode_stack, modes_replaced, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
 from .places import CallObserver, Observer, Place, Places
 from .recognising import is_fresh, is_residual, operands, uses_own_parameter
 from .scope import Frame, Scope, by_keyword, in_backward, probing
 
-__all__ = ["Watch", "open_observers"]
+__all__ = ["Watch", "open_observers", "unwatched"]
 
 
 class Watch:
@@ -253,15 +253,19 @@ class Watch:
         if operator == "attention" and self._wants_steps(frame):
             return self._attention_in_steps(frame, function, sdpa_arguments(args, kwargs))
         places = self._places.of(frame, operator, args, kwargs)
-        if self._shows_calls:
-            return self._call_and_show(frame, places, function, args, kwargs)
+        compute = self._show_call if self._shows_calls else self._show_value
+        return compute(frame, places, function, args, kwargs)
+
+    def _show_value(
+        self, frame: Frame | None, places: tuple[Place, ...], function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
         if self._shows_operands:
             self._show_operands(places, function, args, kwargs)
         if torch.is_grad_enabled() and any(place.backward for place in places):
             args, kwargs = self.operands.of_function(places, function, args, kwargs)
         value = function(*args, **kwargs)
         if frame is not None:
-            frame.note(operator, value)
+            frame.note(places[-1].operator, value)
         if not isinstance(value, Tensor):
             return value
         if not (sites := self._count(places)):
@@ -282,21 +286,21 @@ class Watch:
         name = plain_name(function)
         if name is None:
             return function(*args, **kwargs)
-        return self._call_and_show(frame, (self._places.at(frame, name),), function, args, kwargs)
+        return self._show_call(frame, (self._places.at(frame, name),), function, args, kwargs)
 
-    def _call_and_show(
+    def _show_call(
         self, frame: Frame | None, places: tuple[Place, ...], function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         wanted = frame is not None and any(place.forward for place in places)
-        kept = arguments_kept(function, args, kwargs) if wanted else (args, kwargs)
+        before, named = arguments_kept(function, args, kwargs) if wanted else (args, kwargs)
         value = function(*args, **kwargs)
         if frame is not None:
             frame.note(places[-1].operator, value)
         sites = self._count(places)
         if not wanted or frame is None:
             return value
-        shown = self._after(Call(sites, function, *kept, frame.module), value)
-        overwritten = isinstance(value, Tensor) and args and value is args[0]
+        shown = self._after(Call(sites, function, before, named, frame.module), value)
+        overwritten = any(value is given for given in (*args[:1], kwargs.get("out")) if given is not None)
         return value.copy_(shown) if overwritten and shown is not value else shown
 
     def _after(self, call: Call, value: Any) -> Any:
@@ -379,6 +383,21 @@ class _Mode(TorchFunctionMode):
 def open_observers() -> list[Observer]:
     """The observers that see what this thread computes now."""
     return [mode.watch.observer for mode in mode_stack() if isinstance(mode, _Mode) and mode.watch.active]
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """What this thread computes inside is seen by none of the watches that are open around it."""
+    around = mode_stack()
+    paused = [mode.watch for mode in around if isinstance(mode, _Mode) and mode.watch.active]
+    with modes_replaced(mode for mode in around if not isinstance(mode, _Mode)):
+        for watch in paused:
+            watch.active = False
+        try:
+            yield
+        finally:
+            for watch in paused:
+                watch.active = True
 
 
 def _sweep(*, unless: TorchFunctionMode | None = None) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..faults import FaultSimulator
 from ..sites import Layout
+from .precision import MODES, NEARLY_ALL
 from .rounding import FALSE_ALARMS
 from .tracing import Plan, Row, Tracer
 from .verdict import Evidence, Suspect, Verdict, as_sections
@@ -32,22 +33,28 @@ def decide(
 ) -> Verdict:
     """The verdict on what was traced."""
     rows = tracer.rows
+    mode = _mode(rows, precision_mode)
+    for row in rows:
+        row.excused = row.deviates and _is_explained(row, mode)
     off = [row for row in rows if row.faulty]
-    modes: list[str] = []
+    modes = [f"{mode}: {MODES[mode].says}"] if mode else []
+    if flushed := sum(row.host.flushed for row in rows if row.host is not None):
+        modes.append(f"flush: {flushed} numbers too small to be normal came as 0")
     suspects = _suspects(off)
     suspects += [_memory(changed) for changed in (weights.changed if weights else ())]
-    missing = _missing(rows, tracer)
+    missing, not_covered = _missing(rows, tracer), _not_covered(plan, method, weights)
     outcome = "faulty" if suspects else "inconclusive" if missing else "healthy"
     base = tracer.work.get("trace") or 1.0
     spent = {stage: done / base for stage, done in tracer.work.items()}
     evidence = _evidence(rows, plan, weights, spent)
-    judged = [row.ratio for row in rows if row.ratio is not None]
+    judged = [row.ratio for row in rows if row.ratio is not None and not row.excused]
     sections = {
         "schema": "noisescope verdict",
         "version": 1,
         "verdict": {
             "outcome": outcome,
             "missing": missing,
+            "not_covered": not_covered,
             "false_alarm_rate": FALSE_ALARMS,
             "worst_ratio": max(judged, default=None),
         },
@@ -84,6 +91,26 @@ def decide(
     )
 
 
+# --- precision modes --------------------------------------------------------------------------------------------
+
+
+def _mode(rows: Sequence[Row], asked: str | None) -> str | None:
+    """The mode that the device is said to have, or the finest that explains nearly all products of the pass."""
+    if asked is not None and asked != "flush":
+        return asked
+    products = [row for row in rows if row.is_product]
+    off = [row for row in products if row.deviates]
+    if len({row.site.module for row in off}) < 3 or len(off) < NEARLY_ALL * len(products):
+        return None
+    return next((name for name in MODES if all(name in row.modes for row in off)), None)
+
+
+def _is_explained(row: Row, mode: str | None) -> bool:
+    if mode is None or not row.is_product:
+        return False
+    return mode in row.modes and (row.closer is None or mode in row.closer.modes)
+
+
 # --- suspects ---------------------------------------------------------------------------------------------------
 
 
@@ -94,7 +121,7 @@ def _suspects(off: Sequence[Row]) -> list[Suspect]:
         found = row.closer or row
         groups.setdefault((found.site.module, found.site.operator), []).append(found)
     suspects = [_suspect(rows) for rows in groups.values()]
-    surest = [any(row.beyond or (row.host and row.host.bad) for row in rows) for rows in groups.values()]
+    surest = [any(row.beyond or row.convicted for row in rows) for rows in groups.values()]
     order = sorted(range(len(suspects)), key=lambda at: not surest[at])
     return [suspects[at] for at in order]
 
@@ -119,7 +146,7 @@ def _sentences(row: Row) -> list[str]:
     found = []
     if not row.finite:
         found.append("gives values that are not finite")
-    if row.host is not None and row.host.bad:
+    if row.host is not None and row.convicted:
         found.append(
             f"host: {row.host.bad} of {row.host.elements} elements are off, "
             f"by up to {row.host.ratio:.3g} times the rounding bound"
@@ -159,6 +186,20 @@ def _missing(rows: Sequence[Row], tracer: Tracer) -> list[str]:
     return found
 
 
+def _not_covered(plan: Plan, method: str, weights: WeightCheck | None) -> list[str]:
+    """What could be broken without this verdict noticing, beyond what the method page says of every verdict."""
+    found = []
+    if not plan.host:
+        found.append("operators were not computed on the host")
+    if not plan.identities and method == "auto":
+        found.append("identities were left out, the budget is too small for them")
+    if weights is None:
+        found.append("the weights were not compared with a file")
+    elif weights.unknown:
+        found.append(f"{len(weights.unknown)} tensors are not in the file by their name, such as {weights.unknown[0]}")
+    return found
+
+
 def _hidden(tracer: Tracer) -> list[tuple[str, str]]:
     watch = tracer.device.watch
     return list(watch.hidden) if watch is not None else []
@@ -190,7 +231,7 @@ def _repeat(rows: Sequence[Row], plan: Plan) -> str:
 
 
 def _host(rows: Sequence[Row]) -> str:
-    off = [row for row in rows if row.host is not None and row.host.bad]
+    off = [row for row in rows if row.convicted and row.faulty]
     if off:
         first = off[0]
         assert first.host is not None
@@ -198,11 +239,14 @@ def _host(rows: Sequence[Row]) -> str:
             f"first deviation  {first.site.name}   {first.host.bad} of {first.host.elements} elements, "
             f"{first.host.ratio:.3g} x the rounding bound"
         )
-    return f"{sum(row.host is not None and row.host.judged for row in rows)} calls within their rounding bounds"
+    excused = sum(row.excused for row in rows)
+    judged = sum(row.host is not None and row.host.judged for row in rows)
+    more = f", {excused} by the precision mode" if excused else ""
+    return f"{judged} calls within their rounding bounds{more}"
 
 
 def _identities(rows: Sequence[Row]) -> str:
-    off = [row for row in rows if row.failures]
+    off = [row for row in rows if row.failures and row.faulty]
     asked = sum(len(row.identities) for row in rows)
     if not off:
         return f"{asked} hold at {sum(bool(row.identities) for row in rows)} calls"

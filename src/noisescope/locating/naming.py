@@ -40,12 +40,12 @@ class _Seen:
     """how far rounding on the way may take a healthy device from what is due"""
     dtype: torch.dtype
 
-    def near(self, predicted: Tensor) -> Tensor:
-        """Which elements are as predicted, up to the last rounding and what comes before it."""
-        error = (self.got - predicted).abs()
-        return (error <= self.slack + half_ulp(predicted, self.dtype) * (1 + 2**-20)) | (
-            self.got == predicted.to(self.dtype).double()
-        )
+    def near(self, predicted: Tensor, *, roundings: int = 2) -> Tensor:
+        """Which elements are as predicted: a fault acts on a value that was rounded, and is rounded again."""
+        last = half_ulp(predicted, self.dtype)
+        before = half_ulp(self.due, self.dtype) if roundings > 1 else 0.0
+        same = self.got == predicted.to(self.dtype).double()
+        return same | ((self.got - predicted).abs() <= self.slack + (last + before) * (1 + 2**-20))
 
     def explains(self, predicted: Tensor) -> bool:
         """Whether a prediction is what came, nearly everywhere, above all where something is off."""
@@ -59,13 +59,13 @@ def name_kind(value: Tensor, due: Tensor, slack: Tensor | float, *, repeats: boo
     got, due = value.reshape(-1, width).double(), due.reshape(-1, width).double()
     room = torch.as_tensor(slack, dtype=torch.float64).broadcast_to(value.shape).reshape(-1, width)
     whole = _Seen(got, due, torch.ones_like(got, dtype=torch.bool), room, value.dtype)
-    off = ~whole.near(due)
+    off = ~whole.near(due, roundings=1)
     if not bool(off.any()):
         return "other"
     struck = off.any(0)
     seen = _Seen(got[:, struck], due[:, struck], off[:, struck], room[:, struck], value.dtype)
     if not repeats:
-        return "spikes" if _share(seen.off) <= _FEW else "noise"
+        return "spikes" if _is_spiky(seen) else "noise"
     return next((kind for kind, holds in _hypotheses(seen) if holds()), "other")
 
 
@@ -76,7 +76,7 @@ def _hypotheses(seen: _Seen) -> Iterator[tuple[str, Callable[[], bool]]]:
     yield "offset", lambda: _is_shifted(seen)
     yield "gain", lambda: _is_scaled(seen)
     yield "precision loss", lambda: any(seen.explains(cut) for cut in _fewer_bits(seen.due, seen.dtype))
-    yield "spikes", lambda: _share(seen.off) <= _FEW
+    yield "spikes", lambda: _is_spiky(seen)
     yield "precision loss", lambda: _is_coarse(seen)
 
 
@@ -115,6 +115,13 @@ def _is_scaled(seen: _Seen) -> bool:
     due, got = seen.due[finite], seen.got[finite]
     factor = (due * got).sum() / due.square().sum().clamp_min(1e-300)
     return bool((factor - 1).abs() > 2.0**-20) and seen.explains(seen.due * factor)
+
+
+def _is_spiky(seen: _Seen) -> bool:
+    """Few elements are off; or up to half of them, but by as much as the values are large."""
+    share = _share(seen.off)
+    error = (seen.got - seen.due)[seen.off].abs().nan_to_num(torch.inf)
+    return share <= _FEW or (share <= 0.5 and bool(error.median() >= seen.due.square().mean().sqrt()))
 
 
 def _is_coarse(seen: _Seen) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import first_non_finite
 from ..errors import InputError, NonFinite, unknown_name
@@ -19,7 +20,9 @@ from ..injection import Watch
 from ..sites import Layout
 from .deciding import decide
 from .device import Device
-from .prompts import open_prompts
+from .precision import MODES
+from .prompts import ROWS, open_prompts
+from .srdd import PROMPTS, rank_layers
 from .tracing import Plan, Row, Tracer
 from .verdict import Verdict
 from .weights import compare_weights
@@ -61,18 +64,20 @@ def locate(
         runs: how often each call is made; more find rarer intermittent faults, 1 - (1 - p)^runs of those with
             probability p.
         simulate: faults to put into the device, as `FaultSimulator` takes them or "kind:magnitude@layer.operator".
-        precision_mode: what the device is known to do otherwise: `tf32`, `low_precision_accumulate`.
+        precision_mode: what the device's products are known to do otherwise, such as `tf32` (see `precision`).
         checkpoint: directory or safetensors file that the weights came from, to see whether memory holds them still.
         blocks: where the blocks are, if they are not found.
     """
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
+    if precision_mode is not None and precision_mode not in MODES:
+        raise unknown_name("precision mode", precision_mode, MODES)
     if not isinstance(runs, int) or runs < 1 or (method in ("auto", "repeat") and runs < 2):
         raise InputError(f"runs: got {runs}, expected a whole number of at least 2")
     if not budget > 0:
         raise InputError(f"budget: got {budget:g}, expected forward passes above 0")
     layout = Layout.of(model, blocks=blocks)
-    inputs = open_prompts(prompts, model, tokenizer, seed=seed)
+    inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
     simulators = [FaultSimulator(model, fault, layout=layout, inputs=inputs) for fault in faults]
     tell = progress or (lambda _stage, _total: lambda: None)
@@ -80,11 +85,18 @@ def locate(
         for simulator in simulators:
             stack.enter_context(simulator)
         if method == "srdd":
-            from .srdd import rank_layers
-
-            return rank_layers(model, inputs, layout=layout, simulators=simulators, seed=seed, progress=tell)
+            return rank_layers(
+                model,
+                inputs,
+                layout=layout,
+                simulators=simulators,
+                seed=seed,
+                progress=tell,
+                name=name,
+                precision_mode=precision_mode,
+            )
         plan = _plan(method, budget, runs)
-        tracer = _trace(model, inputs, layout, plan, tell)
+        tracer, finite = _trace(model, inputs, layout, plan, tell)
     changed = compare_weights(model, layout, checkpoint) if checkpoint is not None else None
     verdict = decide(
         tracer,
@@ -99,8 +111,8 @@ def locate(
         simulators=simulators,
         runs=runs,
     )
-    if verdict.outcome != "faulty":
-        _refuse_non_finite(model, inputs, layout)
+    if verdict.outcome != "faulty" and not finite:
+        raise _non_finite(model, inputs, layout)
     return verdict
 
 
@@ -118,7 +130,10 @@ def _plan(method: str, budget: float, runs: int) -> Plan:
     return Plan(runs, host=budget >= LEAST["host"], identities=budget >= LEAST["identities"])
 
 
-def _trace(model: nn.Module, inputs: dict[str, Any], layout: Layout, plan: Plan, progress: Progress) -> Tracer:
+def _trace(
+    model: nn.Module, inputs: dict[str, Any], layout: Layout, plan: Plan, progress: Progress
+) -> tuple[Tracer, bool]:
+    """Runs the pass; whether what the model gave in the end is finite."""
     step = progress("layers", len(layout.blocks) + 1)
     reached: set[Any] = set()
 
@@ -131,16 +146,14 @@ def _trace(model: nn.Module, inputs: dict[str, Any], layout: Layout, plan: Plan,
     tracer = Tracer(device, plan, on_call)
     device.watch = Watch(tracer, layout=layout, whole=True)
     with device.watch:
-        model(**inputs)
+        given = model(**inputs)
     step()
-    return tracer
+    first = next((leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)), None)
+    return tracer, first is None or bool(first.isfinite().all())
 
 
-def _refuse_non_finite(model: nn.Module, inputs: dict[str, Any], layout: Layout) -> None:
-    """A model whose own arithmetic overflows: the device is not to blame, and nothing can be said about it."""
-    with torch.no_grad():
-        logits = model(**inputs)[0]
-    if not bool(logits.isfinite().all()):
-        site = first_non_finite(model, dict(inputs), layout=layout)
-        where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
-        raise NonFinite(f"the model gives non-finite logits, and so does the host's arithmetic; {where}")
+def _non_finite(model: nn.Module, inputs: dict[str, Any], layout: Layout) -> NonFinite:
+    """The error for a model whose own arithmetic overflows: the device is not to blame, and nothing can be said."""
+    site = first_non_finite(model, inputs, layout=layout)
+    where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
+    return NonFinite(f"the model gives non-finite logits, and so does the host's arithmetic; {where}")

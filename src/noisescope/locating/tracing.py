@@ -21,6 +21,7 @@ from .host.rules import rule_of
 from .identities import Probe, check_identities
 from .identities.identity import Failure, same_bits
 from .naming import name_kind
+from .precision import explaining_modes
 from .rounding import share_of_alarms
 
 __all__ = ["Row", "Tracer"]
@@ -46,13 +47,28 @@ class Row:
     failures: list[Failure] = field(default_factory=list)
     kind: str | None = None
     finite: bool = True
+    is_product: bool = False
+    modes: tuple[str, ...] = ()
+    """precision modes in which a healthy device would give this value"""
+    excused: bool = False
+    """True if the device is in such a mode"""
     closer: "Row | None" = None
     """of a fused kernel: the step inside it that is off when it is computed by itself"""
 
     @property
     def faulty(self) -> bool:
-        """True if something is wrong that rounding cannot explain."""
-        return self.beyond or bool(self.host is not None and self.host.bad) or bool(self.failures) or bool(self.closer)
+        """True if something is wrong that neither rounding nor the device's precision mode can explain."""
+        return not self.excused and self.deviates
+
+    @property
+    def deviates(self) -> bool:
+        """True if something is off that rounding in float32 cannot explain."""
+        return bool(self.beyond or self.convicted or self.failures or self.closer)
+
+    @property
+    def convicted(self) -> bool:
+        """True if the host is sure of it."""
+        return self.host is not None and self.host.bad > 0
 
     @property
     def repeats(self) -> bool:
@@ -115,7 +131,7 @@ class Tracer:
         alarms = share_of_alarms(len(self.rows) + 1)
         here, mine = HostCall.of(call), value.detach().cpu()
         row.finite = bool(mine.isfinite().all())
-        self._count("trace", here, mine)
+        row.is_product = self._count("trace", here, mine) > 0
         others = self._repeat(row, call, here, mine)
         if self._plan.host:
             self._count("host", here, mine)
@@ -125,8 +141,9 @@ class Tracer:
         if self._plan.identities:
             self._ask(row, call, here, value, alarms)
         if row.faulty:
-            wrong = mine if row.host is not None and row.host.bad else next(iter(others), mine)
+            wrong = mine if row.convicted else next(iter(others), mine)
             row.kind = self._name(row, here, wrong, alarms)
+            row.modes = explaining_modes(here, wrong, alarms) if row.is_product and row.repeats else ()
         if here.name == "scaled_dot_product_attention" and (row.faulty or self._plan.identities):
             row.closer = self._look_closer(call)
         return row
@@ -159,7 +176,7 @@ class Tracer:
     def _name(self, row: Row, here: HostCall, value: Tensor, alarms: float) -> str:
         """The kind of fault; from a probe whose right answer is known, where the call itself is within its bound."""
         shown = next((failure.shown for failure in row.failures if failure.shown is not None), None)
-        if shown is not None and not row.beyond and not (row.host is not None and row.host.bad):
+        if shown is not None and not row.beyond and not row.convicted:
             return name_kind(shown.got.cpu(), shown.expected.cpu().double(), 0.0, repeats=row.repeats)
         try:
             due, slack = reference_of(here, value, alarms)
@@ -182,8 +199,10 @@ class Tracer:
         attention_in_steps(step, **sdpa_arguments(call.args, call.kwargs))
         return next((row for row in found if row.faulty), None)
 
-    def _count(self, stage: str, here: HostCall, value: Tensor, *, times: float = 1.0) -> None:
-        self.work[stage] = self.work.get(stage, 0.0) + times * _work(here, value)
+    def _count(self, stage: str, here: HostCall, value: Tensor, *, times: float = 1.0) -> float:
+        done = times * _work(here, value)
+        self.work[stage] = self.work.get(stage, 0.0) + done
+        return done
 
 
 def _work(here: HostCall, value: Tensor) -> float:

@@ -56,7 +56,7 @@ class Verdict:
     sites: tuple[Suspect, ...]
     evidence: tuple[Evidence, ...]
     missing: tuple[str, ...] = ()
-    """why it is inconclusive, or what a healthy verdict does not cover"""
+    """why it is inconclusive"""
     precision_modes: tuple[str, ...] = ()
     non_deterministic: tuple[str, ...] = ()
     """sites that give other bits every time, within rounding"""
@@ -77,13 +77,14 @@ class Verdict:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        width = max((len(found.method) for found in self.evidence), default=0) + 2
+        width = max(len(name) for name in (*(found.method for found in self.evidence), "not covered")) + 2
         for found in self.evidence:
             yield f"{found.method:<{width}}{found.sentence}"
         for mode in self.precision_modes:
             yield f"{'mode':<{width}}{mode}"
-        for line in self.missing:
-            yield f"{'missing':<{width}}{line}"
+        for what, lines in (("missing", self.missing), ("not covered", self.sections["verdict"]["not_covered"])):
+            for line in lines:
+                yield f"{what:<{width}}{line}"
         yield self.sentence
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from ...injection import Call, modes_replaced, plain_name
+from ...injection import Call, by_position, modes_replaced, plain_name
 
 __all__ = ["Doubled", "HostCall", "on_host"]
 
@@ -40,7 +40,7 @@ class HostCall:
     @classmethod
     def of(cls, call: Call) -> "HostCall":
         """The call with its arguments on the CPU; parameters are read from the device."""
-        args, kwargs = tree_map(_to_cpu, (call.args, call.kwargs))
+        args, kwargs = tree_map(_to_cpu, by_position(call.function, call.args, call.kwargs))
         return cls(call.operator, call.function, args, kwargs, call.module if call.is_module else None)
 
     @property

@@ -12,7 +12,7 @@ from .arguments import Doubled, HostCall
 from .rules import register
 from .softmax import softmax_spread
 
-__all__ = ["attention_in_double"]
+__all__ = ["attention_in_double", "attention_spread"]
 
 
 def attention_in_double(call: HostCall) -> Tensor:
@@ -23,6 +23,10 @@ def attention_in_double(call: HostCall) -> Tensor:
 
 @register("attention", "scaled_dot_product_attention")
 def _attention(call: HostCall, _reference: Tensor, alarms: float) -> Tensor:
+    return attention_spread(call, alarms)
+
+
+def attention_spread(call: HostCall, alarms: float, u: float | None = None) -> Tensor:
     """sum_k |v_k| (error of p_k + u' p_k) + lam sqrt(T) u sum_k p_k |v_k|.
 
     The error of the weights p is that of a softmax (`softmax.softmax_spread`) whose scores have the error of a product
@@ -46,7 +50,7 @@ def _attention(call: HostCall, _reference: Tensor, alarms: float) -> Tensor:
         attention_in_steps(keep, **{**given, "key": key, "value": value})
     scores, weights = seen["scores"], seen["weights"]
     dtype = call.args[0].dtype if call.args else call.kwargs["query"].dtype
-    u, narrow = accumulator_unit(dtype), unit(dtype)
+    u, narrow = accumulator_unit(dtype) if u is None else u, unit(dtype)
     scale = given.get("scale") or 1 / sqrt(query.size(-1))
     lam = quantile(max(query.shape[-1], scores.shape[-1]), scores.numel(), alarms)
     sizes = query.norm(dim=-1, keepdim=True) @ key.norm(dim=-1, keepdim=True).transpose(-2, -1)
@@ -55,7 +59,8 @@ def _attention(call: HostCall, _reference: Tensor, alarms: float) -> Tensor:
     spread = softmax_spread(scores, weights, lam, u, error)
     if narrow > u:
         spread = spread + 2 * narrow * weights
-    return spread @ value.abs() + lam * sqrt(scores.shape[-1]) * u * (weights @ value.abs())
+    mixed: Tensor = spread @ value.abs() + lam * sqrt(scores.shape[-1]) * u * (weights @ value.abs())
+    return mixed
 
 
 def _given(call: HostCall) -> dict[str, Any]:

@@ -124,4 +124,5 @@ def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Out
             beyond = ratio_beyond_shared(rows[0], rows[1:-1], rows[-1]).transpose(dim, -1)
             ratio = ratio.maximum(torch.where(same, beyond.clamp(max=1.0), beyond))
     bad = int((ratio > 1).sum())
-    return Outcome(value.numel(), bad, float(ratio.max()), rule.name, int((flushed & differs).sum()))
+    worst = float(ratio.nan_to_num(0.0).max())
+    return Outcome(value.numel(), bad, worst, rule.name, int((flushed & differs).sum()))

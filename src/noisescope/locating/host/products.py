@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rounding import accumulator_unit, half_ulp, quantile
+from ..rounding import accumulator_unit, half_ulp, quantile, unit
 from .arguments import HostCall
 from .rules import Rule, know
 
@@ -41,6 +41,8 @@ class Product:
     addend: Tensor | None
     rows: slice | None = None
     """the rows of the value, where the call makes several products"""
+    factor: float = 1.0
+    """what the product is multiplied by before the addend comes to it"""
 
     @property
     def length(self) -> int:
@@ -55,20 +57,22 @@ class Product:
     def value(self, columns: slice) -> Tensor:
         """In float32, or float64 for operands of that dtype."""
         left, right = _wide(self.left), _wide(self.right[..., columns])
-        found = left @ right
+        found = left @ right if self.factor == 1 else (left @ right) * self.factor
         return found if self.addend is None else found + _wide(_columns(self.addend, columns))
 
     def in_double(self) -> Tensor:
         """All of it in float64."""
-        found = self.left.double() @ self.right.double()
+        found = self.left.double() @ self.right.double() * self.factor
         return found if self.addend is None else found + self.addend.double()
 
-    def spread(self, columns: slice, lam: float) -> Tensor:
-        """The rounding that a healthy device may add before the last."""
-        u = accumulator_unit(self.left.dtype)
+    def spread(self, columns: slice, lam: float, u: float | None = None) -> Tensor:
+        """The rounding that a healthy device may add before the last, its accumulator having the unit `u`."""
+        u = accumulator_unit(self.left.dtype) if u is None else u
         left = _wide(self.left).norm(dim=-1, keepdim=True)
         right = _wide(self.right[..., columns]).norm(dim=-2, keepdim=True)
-        found = lam * sqrt(self.length) * u * (left * right)
+        found: Tensor = lam * sqrt(self.length) * u * abs(self.factor) * (left * right)
+        if self.factor != 1:  # the factor is rounded to the dtype, and the product with it once more
+            found = found + 2 * unit(self.left.dtype) * self.value(columns).abs()
         return found if self.addend is None else found + 2 * u * _wide(_columns(self.addend, columns)).abs()
 
     def exactly(self, index: Tensor, shape: torch.Size, columns: slice) -> Tensor:
@@ -82,7 +86,7 @@ class Product:
             where = [part[some] for part in batch]
             x = self.left[(*_fitting(where, self.left), row[some])].double()
             w = self.right.transpose(-2, -1)[(*_fitting(where, self.right), column[some])].double()
-            total = (x * w).sum(-1)
+            total = (x * w).sum(-1) * self.factor
             if self.addend is not None:
                 b = self.addend.double().broadcast_to((*shape[:-1], self.right.shape[-1]))
                 total = total + b[(*where, row[some], column[some])]
@@ -94,19 +98,14 @@ def products_of(call: HostCall) -> list[Product] | None:
     """The products that a call computes; None for a spelling that is not taken apart here."""
     name, args, kwargs = call.name, call.args, call.kwargs
     if name == "linear":
-        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
-        left = given["input"]
-        return [Product(_matrix(left), given["weight"].transpose(-2, -1), given.get("bias"))]
+        return [Product(_matrix(args[0]), args[1].transpose(-2, -1), args[2] if len(args) > 2 else None)]
     if name in ("matmul", "mm", "bmm"):
-        left, right = (*args, *(kwargs[key] for key in ("mat2", "other") if key in kwargs))[:2]
+        left, right = args[:2]
         return [Product(left, right, None)] if left.ndim > 1 and right.ndim > 1 else None
-    if name in ("addmm", "baddbmm"):
-        scales = (kwargs.get("beta", 1), kwargs.get("alpha", 1))
-        addend, left, right = args[:3] if len(args) > 2 else (None, None, None)
-        if left is None:
-            return None
-        beta, alpha = scales
-        return [Product(left * alpha if alpha != 1 else left, right, _scaled(addend, beta))]
+    if name in ("addmm", "baddbmm") and len(args) == 3:
+        addend, left, right = args
+        alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
+        return [Product(left, right, _scaled(addend, beta), factor=alpha)]
     if name == "grouped_mm":
         return _groups(*args, **kwargs)
     return None
@@ -147,13 +146,13 @@ def _fitting(where: list[Tensor], operand: Tensor) -> list[Tensor]:
     return [part if size > 1 else torch.zeros_like(part) for part, size in zip(kept, dims, strict=True)]
 
 
-def check_product(product: Product, value: Tensor, alarms: float) -> tuple[int, float]:
+def check_product(product: Product, value: Tensor, alarms: float, u: float | None = None) -> tuple[int, float]:
     """How many elements of a product are outside their bound, and the largest error in units of it."""
     lam = quantile(product.length, value.numel(), alarms)
     bad, worst = 0, 0.0
     for columns in product.columns():
         given = value[..., columns]
-        reference, spread = product.value(columns), product.spread(columns, lam)
+        reference, spread = product.value(columns), product.spread(columns, lam, u)
         ratio, unclear = _ratio(given, reference, spread)
         if bool(unclear.any()):
             index = _furthest(unclear, ratio)

@@ -73,15 +73,14 @@ def _bound(probe: Probe, rows: Tensor, value: Tensor) -> Tensor:
 
 
 def _of_function(probe: Probe, x: Tensor) -> Tensor | None:
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    if plain_name(probe.call.function) == "rms_norm":
-        names = ("input", "normalized_shape", "weight", "eps")
+    is_rms = plain_name(probe.call.function) == "rms_norm"
+    names = ("input", "normalized_shape", "weight", *(() if is_rms else ("bias",)), "eps")
     given: dict[str, Any] = dict(zip(names, probe.args, strict=False)) | probe.call.kwargs
     if not set(given) <= set(names):
         return None
     eps = given.get("eps")
     if eps is None:
-        eps = 1e-5 if "bias" in names else torch.finfo(x.dtype).eps
+        eps = torch.finfo(x.dtype).eps if is_rms else 1e-5
     given |= {"input": x, "eps": 4 * eps}
     found: Tensor = probe.device.run(probe.call.function, *(given.get(name) for name in names))
     return found

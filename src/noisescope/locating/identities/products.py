@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...injection import Call, plain_name
+from ...injection import Call, by_position, plain_name
 from ..host.products import Product
 from ..rounding import half_ulp, quantile
 from .identity import Expectation, Probe, register
@@ -38,34 +38,39 @@ class _Parts:
     """(..., K, N)"""
     addend: Tensor | None
     args: Callable[[Tensor, Tensor, Tensor | None], tuple[Any, ...]]
+    factor: float = 1.0
+    """alpha of addmm: what the product is multiplied by"""
 
     def product(self) -> Product:
         """The same on the host."""
         addend = None if self.addend is None else self.addend.cpu()
-        return Product(self.left.cpu(), self.right.cpu(), addend)
+        return Product(self.left.cpu(), self.right.cpu(), addend, factor=self.factor)
 
 
 def _parts(call: Call) -> _Parts | None:
-    name, args, kwargs = plain_name(call.function), call.args, call.kwargs
+    name = plain_name(call.function)
+    args, kwargs = by_position(call.function, call.args, call.kwargs)
     if name == "linear":
-        if len(args) < 2 or set(kwargs) - {"bias"}:
-            return None
-        addend = args[2] if len(args) > 2 else kwargs.get("bias")
+        addend = args[2] if len(args) > 2 else None
         return _Parts(args[0], args[1].transpose(-2, -1), addend, lambda x, w, b: (x, w.transpose(-2, -1), b))
-    if kwargs or len(args) < 2:
-        return None if name != "grouped_mm" else _grouped(call)
+    if name == "grouped_mm":
+        return _grouped(call)
     if name in ("matmul", "mm", "bmm") and args[0].ndim > 1 and args[1].ndim > 1:
         return _Parts(args[0], args[1], None, lambda x, w, _b: (x, w))
-    if name in ("addmm", "baddbmm") and len(args) == 3:
+    if name in ("addmm", "baddbmm") and len(args) == 3 and kwargs.get("beta", 1) == 1:
         shape = args[0].shape
-        return _Parts(
-            args[1], args[2], args[0], lambda x, w, b: (torch.zeros(shape, dtype=x.dtype) if b is None else b, x, w)
-        )
+
+        def put(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Any, ...]:
+            return torch.zeros(shape, dtype=x.dtype, device=x.device) if b is None else b, x, w
+
+        return _Parts(args[1], args[2], args[0], put, kwargs.get("alpha", 1.0))
     return None
 
 
 def _grouped(call: Call) -> _Parts | None:
-    if len(call.args) != 2 or call.args[1].ndim != 3 or set(call.kwargs) != {"offs"}:
+    if len(call.args) != 2 or call.args[1].ndim != 3 or call.kwargs.get("offs") is None:
+        return None
+    if any(given is not None for name, given in call.kwargs.items() if name != "offs"):
         return None
     return _Parts(call.args[0], call.args[1], None, lambda x, w, _b: (x, w))
 
@@ -74,7 +79,7 @@ def _run(probe: Probe, parts: _Parts, left: Tensor, right: Tensor, addend: Tenso
     """The device's product of these; nothing but the operator itself is computed there."""
     device = probe.value.device
     args = parts.args(left.to(device), right.to(device), None if addend is None else addend.to(device))
-    kwargs = {name: given for name, given in probe.call.kwargs.items() if name != "bias"}
+    _, kwargs = by_position(probe.call.function, probe.call.args, probe.call.kwargs)
     found: Tensor = probe.device.run(probe.call.function, *args, **kwargs)
     return found
 
@@ -131,7 +136,7 @@ def _negated(probe: Probe) -> Expectation | None:
 @register("known", *PRODUCTS, exact=True, blind_to=("lut_exp", "low_precision_accumulate"))
 def _known(probe: Probe) -> Expectation | None:
     parts = _parts(probe.call)
-    if parts is None or not bool(parts.left.isfinite().all()):
+    if parts is None or parts.factor != 1 or not bool(parts.left.isfinite().all()):
         return None
     length, width = parts.right.shape[-2:]
     columns = torch.arange(width) % length
@@ -174,7 +179,7 @@ def _checksum(probe: Probe) -> Expectation | None:
     squares: Tensor | float = 0.0
     for columns in product.columns():
         some = product.right[..., columns].double()
-        expected = expected + (product.left.double() * some.sum(-1).unsqueeze(-2)).sum(-1)
+        expected = expected + (product.left.double() * some.sum(-1).unsqueeze(-2)).sum(-1) * product.factor
         if product.addend is not None:
             addend = product.addend.double()
             expected = expected + (addend if addend.ndim == 0 else addend[..., columns].sum(-1))

@@ -39,7 +39,7 @@ def _known(probe: Probe) -> Expectation | None:
         return None
     first, second = two
     neutral = 1.0 if plain_name(probe.call.function) == "mul" else 0.0
-    other = torch.full(second.shape, neutral, dtype=second.dtype).to(second.device) if _is(second) else neutral
+    other = torch.full_like(second, neutral) if isinstance(second, Tensor) else neutral
     args, _ = arguments_kept(probe.call.function, (first, other), {})
     got = probe.again(*args)
     return Expectation(got, first.to(got.dtype).broadcast_to(got.shape), floor=torch.finfo(got.dtype).tiny)
@@ -54,7 +54,3 @@ def _turned(probe: Probe) -> Expectation | None:
     u = torch.finfo(probe.value.dtype).eps
     bound = u * (4 + x.cpu().double().abs() * torch.finfo(torch.float32).eps / u)
     return Expectation(here.square() + there.square(), torch.ones_like(here), bound)
-
-
-def _is(given: object) -> bool:
-    return isinstance(given, Tensor)
