@@ -85,8 +85,8 @@ def _norm(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
     """(g - 1 + 8 u g)|n w| + u [(lam sqrt(K) + 2) g mean|x| s |w| + 4 g |x s w| + 2|b|], and a cast in narrow dtypes.
 
     g = 1 / sqrt(1 - lam sqrt(K) u q), about 1 + lam sqrt(K) u q / 2: s with the variance's error in it; q = 1 without a
-    mean. A fused kernel may take the variance as mean(x^2) - mean(x)^2. The first is off by lam sqrt(K) u mean(x^2), the
-    second by 2|mean| times its own sum's error, so q = (mean(x^2) + 2|mean| mean|x|) / (var + eps). Where that error
+    mean. A fused kernel may take the variance as mean(x^2) - mean(x)^2. The first is off by lam sqrt(K) u mean(x^2),
+    the second by 2|mean| times its sum's error, so q = (mean(x^2) + 2|mean| mean|x|) / (var + eps). Where that error
     reaches the variance itself, any result is as good as another.
 
     The error of the mean itself is that of a sum; the rest is as in `_fit`. Hand-written norms cast n to the narrow
