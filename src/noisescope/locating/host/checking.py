@@ -12,6 +12,7 @@ from .arguments import HostCall
 from .attention import attention_in_double
 from .products import check_product, products_of
 from .rules import rule_of
+from .shared import ratio_beyond_shared
 
 __all__ = ["Outcome", "check_on_host", "reference_of"]
 
@@ -115,11 +116,13 @@ def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Out
     if rule.spread is None:
         ratio = torch.where(differs & ~flushed, (error / last).clamp_min(1 + 1e-9), 0.0)
     else:
-        ratio = torch.where(flushed, 0.0, error / (last + rule.spread(call, reference, alarms)))
+        ratio = torch.where(same | flushed, 0.0, error / (last + rule.spread(call, reference, alarms)))
         if rule.fit is not None and not bool((ratio > 1).any()):
-            fitted, spread = rule.fit(call, value.double(), reference, alarms)
-            error = torch.where(same | flushed, 0.0, (value.double() - fitted).abs())
-            ratio = ratio.maximum(error / (last + spread))
+            columns, spread, dim = rule.fit(call, reference, alarms)
+            rest = torch.where(flushed, 0.0, value.double() - reference)
+            rows = [given.transpose(dim, -1) for given in (rest, *columns, last + spread)]
+            beyond = ratio_beyond_shared(rows[0], rows[1:-1], rows[-1]).transpose(dim, -1)
+            ratio = ratio.maximum(torch.where(same, beyond.clamp(max=1.0), beyond))
     bad = int((ratio > 1).sum())
     worst = float(ratio.nan_to_num(0.0).max())
     return Outcome(value.numel(), bad, worst, rule.name, int((flushed & differs).sum()))

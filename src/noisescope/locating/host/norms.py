@@ -4,7 +4,7 @@ y = n w + b with n = (x - mean) s, s = 1 / sqrt(var + eps). Gain and offset are 
 f(x) + f(-x) = 2b, and of rows of +-1, which have mean 0 and variance 1, f gives w + b.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import torch
@@ -30,8 +30,8 @@ class _Parts:
     """w"""
     inverse: Tensor
     """s, one for a row"""
-    excess: Tensor
-    """q = mean(x^2) / (var + eps), one for a row; 1 without a mean"""
+    grown: Tensor
+    """1 / sqrt(1 - lam sqrt(K) u q): how much s may grow by the error of the variance, one for a row"""
     removes_mean: bool
     sums: float
     """lam sqrt(K)"""
@@ -41,28 +41,25 @@ class _Parts:
 
 
 def _parts(call: HostCall, reference: Tensor, alarms: float) -> _Parts:
-    given: Tensor = call.args[0] if call.args else call.kwargs["input"]
+    given = next(given for given in (*call.args, *call.kwargs.values()) if isinstance(given, Tensor))
     x = given.double()
     length = x.shape[-1]
     offset = (reference + _of(call, -x)) / 2
-    signs = torch.ones(length, dtype=torch.float64)
-    signs[1::2] = -1
-    signs[length - length % 2 :] = 0
-    pattern = signs.expand(x.shape)
-    gain = _gain(call, pattern)
     power, mean = x.square().mean(-1, keepdim=True), x.mean(-1, keepdim=True)
     removes_mean = _forgets_shift(call, x, reference)
     variance = (power - mean.square()).clamp_min(0) if removes_mean else power
     effective = (variance + _epsilon(call)).clamp_min(1e-300)
+    doubtful = power + 2 * mean.abs() * x.abs().mean(-1, keepdim=True) if removes_mean else power
     lam = quantile(length, max(1, x.numel() // length), alarms)
     u, own = accumulator_unit(given.dtype), unit(given.dtype)
+    kept = (1 - lam * sqrt(length) * u * doubtful / effective).clamp_min(1e-300)
     return _Parts(
         x,
         reference - offset,
         offset,
-        gain,
+        _gain(call, x),
         effective.rsqrt(),
-        power / effective if removes_mean else torch.ones_like(power),
+        kept.rsqrt(),
         removes_mean,
         lam * sqrt(length),
         u,
@@ -70,58 +67,62 @@ def _parts(call: HostCall, reference: Tensor, alarms: float) -> _Parts:
     )
 
 
-def _fit(call: HostCall, value: Tensor, reference: Tensor, alarms: float) -> tuple[Tensor, Tensor]:
+def _fit(call: HostCall, reference: Tensor, alarms: float) -> tuple[list[Tensor], Tensor, int]:
     """With the row's own mean and scale: what is left are the roundings of a single element.
 
     u (6|n w| + 4|x s w| + 2|b|): subtraction and two products, also where mean, scale and gain are multiplied out
-    first, and the offset.
+    first, and the offset; all larger by what the scale may have grown.
     """
     parts = _parts(call, reference, alarms)
-    scaled, gain = parts.scaled, parts.gain
-    rest = value - parts.offset - scaled
-    columns = [scaled, gain] if parts.removes_mean else [scaled]
-    basis = torch.stack([column.broadcast_to(value.shape) for column in columns], -1)
-    square = basis.transpose(-2, -1) @ basis
-    right = basis.transpose(-2, -1) @ rest.unsqueeze(-1)
-    found = torch.linalg.lstsq(square, right).solution.squeeze(-1).nan_to_num(0.0, 0.0, 0.0)
-    room = parts.u * (parts.sums * parts.excess / 2 + 8)
-    common = scaled * found[..., :1].clamp(-room, room)
-    if parts.removes_mean:
-        most = parts.u * (parts.sums + 2) * parts.x.abs().mean(-1, keepdim=True) * parts.inverse
-        common = common + gain * found[..., 1:].clamp(-most, most)
-    direct = (parts.x * parts.inverse * gain).abs()
-    spread = parts.u * (6 * scaled.abs() + 4 * direct + 2 * parts.offset.abs()) + parts.narrow * scaled.abs()
-    return reference + common, spread
+    direct = (parts.x * parts.inverse * parts.gain).abs()
+    spread = parts.u * (parts.grown * (6 * parts.scaled.abs() + 4 * direct) + 2 * parts.offset.abs())
+    spread = spread + parts.narrow * parts.scaled.abs()
+    return [parts.scaled, parts.gain] if parts.removes_mean else [parts.scaled], spread, -1
 
 
 @register("norm", "layer_norm", "rms_norm", "module layer_norm", "module rms_norm", fit=_fit)
 def _norm(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
-    """u [ (lam sqrt(K) q / 2 + 8) |n w| + (lam sqrt(K) + 2) mean|x| s |w| + 2|b| ], and a cast in narrow dtypes.
+    """(g - 1 + 8 u g)|n w| + u [(lam sqrt(K) + 2) g mean|x| s |w| + 4 g |x s w| + 2|b|], and a cast in narrow dtypes.
 
-    Half of the variance's relative error goes into s; a fused kernel may take it as mean(x^2) - mean(x)^2, whose error
-    is q times larger. The error of the mean itself is that of a sum. Hand-written norms cast n to the narrow dtype
-    before they multiply by w: one more rounding, of size |n w|.
+    g = 1 / sqrt(1 - lam sqrt(K) u q), about 1 + lam sqrt(K) u q / 2: s with the variance's error in it; q = 1 without a
+    mean. A fused kernel may take the variance as mean(x^2) - mean(x)^2. The first is off by lam sqrt(K) u mean(x^2),
+    the second by 2|mean| times its sum's error, so q = (mean(x^2) + 2|mean| mean|x|) / (var + eps). Where that error
+    reaches the variance itself, any result is as good as another.
+
+    The error of the mean itself is that of a sum; the rest is as in `_fit`. Hand-written norms cast n to the narrow
+    dtype before they multiply by w: one more rounding, of size |n w|.
     """
     parts = _parts(call, reference, alarms)
-    error = (parts.sums * parts.excess / 2 + 8) * parts.scaled.abs() + 2 * parts.offset.abs()
+    error = (parts.grown - 1) * parts.scaled.abs() + parts.u * (
+        8 * parts.grown * parts.scaled.abs() + 2 * parts.offset.abs()
+    )
     if parts.removes_mean:
         size = parts.x.abs().mean(-1, keepdim=True) * parts.inverse
-        error = error + (parts.sums + 2) * size * parts.gain.abs()
-    return parts.u * error + parts.narrow * parts.scaled.abs()
+        direct = (parts.x * parts.inverse).abs()
+        error = error + parts.u * parts.grown * ((parts.sums + 2) * size + 4 * direct) * parts.gain.abs()
+    return error + parts.narrow * parts.scaled.abs()
 
 
 def _of(call: HostCall, rows: Tensor) -> Tensor:
-    value: Tensor = call.in_double(rows, *call.args[1:])
+    if not call.args:
+        first = next(name for name, given in call.kwargs.items() if isinstance(given, Tensor))
+        call = replace(call, kwargs={**call.kwargs, first: rows})
+    value: Tensor = call.in_double(rows, *call.args[1:]) if call.args else call.in_double()
     return value
 
 
-def _gain(call: HostCall, pattern: Tensor) -> Tensor:
-    """w, from rows of +-1; where a row of odd length has its 0, w of the neighbour stands for it."""
-    if pattern.shape[-1] < 2:
-        return torch.ones_like(pattern)
-    found = (_of(call, pattern) - _of(call, -pattern)) / 2 * pattern
-    if pattern.shape[-1] % 2:
-        found[..., -1] = found[..., -2]
+def _gain(call: HostCall, x: Tensor) -> Tensor:
+    """w up to a factor, from rows of +-1; a row of odd length has a 0, which is put at either end."""
+    length = x.shape[-1]
+    if length < 2:
+        return torch.ones_like(x)
+    signs = torch.ones(length, dtype=torch.float64)
+    signs[1::2] = -1
+    signs[length - length % 2 :] = 0
+    found = torch.zeros_like(x)
+    for pattern in (signs, signs.roll(1)) if length % 2 else (signs,):
+        rows = pattern.expand(x.shape)
+        found = torch.where(rows != 0, (_of(call, rows) - _of(call, -rows)) / 2 * rows, found)
     return found
 
 

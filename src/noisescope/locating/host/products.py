@@ -9,7 +9,7 @@ comes within half of the bound in float32 is computed again in float64.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import torch
@@ -29,7 +29,29 @@ _TOGETHER = 2**20
 """elements of their operands that are gathered at once"""
 
 NAMES = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "grouped_mm", "einsum", "mv", "dot")
-know(Rule("product", NAMES, lambda _call, reference, _alarms: torch.zeros_like(reference)))
+
+
+def _spread(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
+    """Of a spelling that is not taken apart: lam sqrt(K) u f(|x|, |w|), which is the sum of |x||w| itself."""
+    operands = [given for given in call.args if isinstance(given, Tensor)]
+    if call.name == "einsum":
+        equation = call.args[0].replace(" ", "")
+        labels, _, kept = equation.partition("->")
+        sizes = {
+            label: size
+            for names, operand in zip(labels.split(","), operands, strict=False)
+            for label, size in zip(names, operand.shape, strict=False)
+        }
+        terms = prod(size for label, size in sizes.items() if label not in kept)
+    else:
+        terms = max(operand.shape[-1] for operand in operands)
+    lam = quantile(terms, reference.numel(), alarms)
+    sizes_only = [given.abs() if isinstance(given, Tensor) else given for given in call.args]
+    total: Tensor = call.in_double(*sizes_only)
+    return (lam * sqrt(terms) + 2) * accumulator_unit(operands[0].dtype) * total
+
+
+know(Rule("product", NAMES, _spread))
 
 
 @dataclass(frozen=True, eq=False)

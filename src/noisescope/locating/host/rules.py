@@ -15,7 +15,7 @@
 A function without a row is checked only as far as its bits agree with the host's; where they do not, nobody can tell.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,8 +29,9 @@ __all__ = ["RULES", "Fit", "Rule", "Spread", "know", "register", "rule_of"]
 Spread: TypeAlias = Callable[[HostCall, Tensor, float], Tensor]
 """call, float64 reference, false-alarm share -> error that a healthy device may have before the last rounding"""
 
-Fit: TypeAlias = Callable[[HostCall, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-"""call, value, float64 reference, false-alarm share -> reference with the row's common errors in it, and a spread"""
+Fit: TypeAlias = Callable[[HostCall, Tensor, float], tuple[Sequence[Tensor], Tensor, int]]
+"""call, float64 reference, false-alarm share -> what the errors that a row shares multiply, the spread of what is left,
+and the dimension that a row lies along"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Rule:
     spread: Spread | None
     """None: bit for bit"""
     fit: Fit | None = None
-    """A sum that all elements of a row share has one error for all of them: what is left has a far smaller bound."""
+    """a sum that all elements of a row share has one error for all of them: what is left has a far smaller bound"""
 
 
 RULES: dict[str, Rule] = {}

@@ -13,15 +13,16 @@ __all__ = ["softmax_spread"]
 
 
 def softmax_spread(scores: Tensor, weights: Tensor, lam: float, u: float, score_error: Tensor | float = 0.0) -> Tensor:
-    """The error of each weight r: r (e + sum r e + (lam sqrt(K) + 4) u), plus what underflows.
+    """The error of each weight r: r (e + sum r e + (lam sqrt(K) + 10) u), plus what underflows.
 
-    e = u d + the error that the scores came with, d = min(|x - max|, 200): exp turns an absolute error of its argument
-    into a relative one of its result. The second term is the same in the normaliser, the third its summation.
+    e = 2u d + the error that the scores came with, d = min(|x - max|, 200): exp turns an absolute error of its argument
+    into a relative one of its result. The second term is the same in the normaliser, the third its summation; two
+    units in the last place of exp are 4u, in the weight and in the normaliser, and two roundings divide.
     """
     distance = (scores - scores.amax(-1, keepdim=True)).abs().nan_to_num(200.0, 200.0, 200.0).clamp(max=200.0)
     error = 2 * u * distance + score_error
     mean = (weights * error).sum(-1, keepdim=True)
-    return weights * (error + mean + (lam * sqrt(scores.shape[-1]) + 4) * u) + torch.finfo(torch.float32).tiny
+    return weights * (error + mean + (lam * sqrt(scores.shape[-1]) + 10) * u) + torch.finfo(torch.float32).tiny
 
 
 def _rows(call: HostCall) -> tuple[Tensor, int]:
@@ -33,18 +34,17 @@ def _rows(call: HostCall) -> tuple[Tensor, int]:
     return scores.transpose(dim, -1), dim
 
 
-def _fit(call: HostCall, value: Tensor, reference: Tensor, alarms: float) -> tuple[Tensor, Tensor]:
-    """With the row's own normaliser: what is left are u (2d + 4) r, the roundings of a single weight."""
+def _fit(call: HostCall, reference: Tensor, _alarms: float) -> tuple[list[Tensor], Tensor, int]:
+    """With the row's own normaliser: what is left are u (2d + 6) r, the roundings of a single weight.
+
+    Two units in the last place of exp are 4u; the product with a reciprocal is one more, the constant that turns
+    exp into exp2 another.
+    """
     scores, dim = _rows(call)
-    got, due = value.transpose(dim, -1), reference.transpose(dim, -1)
     u = accumulator_unit(scores_dtype(call))
-    lam = quantile(scores.shape[-1], scores.numel() // max(1, scores.shape[-1]), alarms)
     distance = (scores - scores.amax(-1, keepdim=True)).abs().nan_to_num(200.0, 200.0, 200.0).clamp(max=200.0)
-    room = 2 * u * (due * distance).sum(-1, keepdim=True) + (lam * sqrt(scores.shape[-1]) + 4) * u
-    factor = (got * due).sum(-1, keepdim=True) / due.square().sum(-1, keepdim=True).clamp_min(1e-300)
-    factor = torch.where(factor.isfinite(), factor, 1.0).clamp(1 - room, 1 + room)
-    spread = due * u * (2 * distance + 4) + torch.finfo(torch.float32).tiny
-    return (due * factor).transpose(dim, -1), spread.transpose(dim, -1)
+    spread = reference * u * (2 * distance.transpose(dim, -1) + 6) + torch.finfo(torch.float32).tiny
+    return [reference], spread, dim
 
 
 def scores_dtype(call: HostCall) -> torch.dtype:

@@ -149,13 +149,13 @@ def check_identities(probe: Probe, *, repeats: bool) -> tuple[list[str], list[Fa
 
 
 def _is_stable(probe: Probe, row: Identity, found: Expectation) -> bool:
-    """Whether the call gives the same bits again and again, and the probe the same disagreement."""
+    """Whether the call gives the same bits again and again, and the probe the same disagreement on both its sides."""
     for _ in range(AGAIN):
         value = probe.device.run(probe.call.again)
         if not same_bits(value, probe.value):
             return False
         again = row.check(probe)
-        if again is None or not same_bits(again.got, found.got):
+        if again is None or not same_bits(again.got, found.got) or not same_bits(again.expected, found.expected):
             return False
     return True
 

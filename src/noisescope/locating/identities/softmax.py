@@ -3,7 +3,7 @@
 sums to one   sum_j softmax(x)_j = 1
 shifted       softmax(x + c) = softmax(x)
 constant      attention(q, k, v = 1) = 1: its weights sum to one too
-one key       attention over a single key = its value, bit for bit: the only weight is 1
+one key       attention over a single key = its value, up to three roundings: the only weight is p / p
 doubled       attention(q, k, 2v) = 2 attention(q, k, v), bit for bit
 """
 
@@ -85,6 +85,11 @@ def _constant(probe: Probe) -> Expectation | None:
 
 @register("one key", "attention", exact=True, blind_to=_RENORMALISED, cost=0.1)
 def _one_key(probe: Probe) -> Expectation | None:
+    """(p v) (1 / p) has three roundings. p need not be 1: kernels take it as 2^(s c - m) with m = s c rounded.
+
+    In a narrow dtype p, which is then off from 1 by u|s| and the error of exp, is cast where it multiplies v and not
+    where it divides.
+    """
     given = sdpa_arguments(probe.args, probe.call.kwargs)
     if given.get("dropout_p"):
         return None
@@ -92,10 +97,16 @@ def _one_key(probe: Probe) -> Expectation | None:
     only = {**given, "key": key[..., :1, :].contiguous(), "value": value[..., :1, :].contiguous()}
     only |= {"attn_mask": None, "is_causal": False}
     got = probe.device.run(probe.call.function, **only)
-    expected = value.cpu()[..., :1, :]
+    first, size = value.cpu()[..., :1, :], only["key"].cpu().double().norm(dim=-1, keepdim=True)
     if given.get("enable_gqa"):
-        expected = expected.repeat_interleave(query.size(-3) // key.size(-3), dim=-3)
-    return Expectation(got, expected.broadcast_to(got.shape), floor=torch.finfo(torch.float32).tiny)
+        groups = query.size(-3) // key.size(-3)
+        first, size = (part.repeat_interleave(groups, dim=-3) for part in (first, size))
+    expected = first.broadcast_to(got.shape)
+    u, narrow = accumulator_unit(got.dtype), unit(got.dtype)
+    scores = query.cpu().double().norm(dim=-1, keepdim=True) * size * (given.get("scale") or 1 / sqrt(query.size(-1)))
+    roundings = 8 + 2 * scores.abs() if narrow > u else torch.full((), 4.0)
+    bound = half_ulp(expected.double(), got.dtype) + u * roundings * expected.double().abs()
+    return Expectation(got, expected, bound, floor=torch.finfo(torch.float32).tiny)
 
 
 @register("doubled", "attention", exact=True, blind_to=("dead_zone", "saturation", "bias", "gain", "wrong_rounding"))

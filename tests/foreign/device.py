@@ -1,0 +1,91 @@
+"""A device of another make: an observer that computes calls again in its own way, and gives that value instead."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from noisescope.injection import Call, Watch, plain_name
+
+__all__ = ["Foreign", "Given", "Variant", "foreign", "wide"]
+
+Arithmetic: TypeAlias = "Callable[[Given], Tensor | None]"
+"""what the device gives, before it is cast; None for a call that it computes as everybody does"""
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """One call, as a device sees it."""
+
+    name: str
+    """the function's plain name, or "module gelu" for a hand-written operator"""
+    call: Call
+    value: Tensor
+    """what this machine gives"""
+
+    def named(self, *names: str) -> dict[str, Any]:
+        """All arguments by name, those by position first."""
+        return dict(zip(names, self.call.args, strict=False)) | self.call.kwargs
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row: how a device computes some functions. A stateful one is made anew for every device."""
+
+    name: str
+    functions: tuple[str, ...]
+    """plain names; empty for all"""
+    make: Callable[[], Arithmetic]
+    operators: tuple[str, ...] = field(default=())
+    """what must be in a model for the row to say anything; empty for no condition"""
+
+
+class Foreign:
+    """Runs whatever is computed in its `with` block in other arithmetic; `calls` counts what it computed."""
+
+    def __init__(self, variants: Sequence[Variant], model: nn.Module) -> None:
+        self.calls = 0
+        self.changed = 0
+        """calls that came out with other bits than this machine's"""
+        self._watch = Watch(self, model, whole=True)
+        self._makers = [(row.functions, row.make()) for row in variants]
+
+    def __enter__(self) -> "Foreign":
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._watch.__exit__(*error)
+
+    def wants(self, layer: object, operator: str, module: str, phase: str) -> bool:
+        return phase == "forward"
+
+    def after(self, call: Call, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
+            return value
+        name = f"module {call.operator}" if call.is_module else plain_name(call.function) or ""
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            for functions, arithmetic in self._makers:
+                if functions and name not in functions:
+                    continue
+                found = arithmetic(Given(name, call, value))
+                if found is None:
+                    continue
+                assert found.shape == value.shape, (name, found.shape, value.shape)
+                found = found.to(value.dtype)
+                self.calls += 1
+                self.changed += not torch.equal(found, value)
+                value = found
+        return value
+
+
+def foreign(variants: Sequence[Variant], model: Any) -> Foreign:
+    """A device that computes in all of these ways."""
+    return Foreign(variants, model)
+
+
+def wide(given: Tensor) -> Tensor:
+    """In the dtype that a device accumulates in."""
+    return given if given.dtype == torch.float64 else given.float()
