@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import first_non_finite
 from ..errors import InputError, NonFinite, unknown_name
-from ..faults import Fault, FaultSimulator, parse_fault
+from ..faults import Fault, FaultSimulator, Survey, parse_fault
 from ..injection import Watch
 from ..sites import Layout
 from .deciding import decide
@@ -80,7 +80,8 @@ def locate(
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
-    simulators = [FaultSimulator(model, fault, layout=layout, inputs=inputs) for fault in faults]
+    survey = Survey.of(model, layout, inputs) if faults else None
+    simulators = [FaultSimulator(model, fault, layout=layout, survey=survey) for fault in faults]
     tell = progress or (lambda _stage, _total: lambda: None)
     with ExitStack() as stack, torch.no_grad():
         for simulator in simulators:

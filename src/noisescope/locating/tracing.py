@@ -30,6 +30,10 @@ _NOTHING = frozenset({"empty", "new_empty", "empty_like", "rand", "randn", "rand
 """functions whose value nobody can foretell"""
 
 
+CLOSER_LOOKS = 8
+"""how often the steps of a fused kernel that is off are tried by themselves, until one of them is off too"""
+
+
 @dataclass
 class Row:
     """What was found at one call."""
@@ -145,7 +149,8 @@ class Tracer:
             row.kind = self._name(row, here, wrong, alarms)
             row.modes = explaining_modes(here, wrong, alarms) if row.is_product and row.repeats else ()
         if here.name == "scaled_dot_product_attention" and (row.faulty or self._plan.identities):
-            row.closer = self._look_closer(call)
+            looks = CLOSER_LOOKS if row.deviates else 1
+            row.closer = next(filter(None, (self._look_closer(call) for _ in range(looks))), None)
         return row
 
     def _repeat(self, row: Row, call: Call, here: HostCall, value: Tensor) -> list[Tensor]:

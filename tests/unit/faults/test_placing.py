@@ -283,7 +283,7 @@ def test_embed_is_what_the_first_block_gets_and_head_what_the_model_gives(family
 def test_a_mutant_that_takes_every_residual_for_the_output_is_caught(monkeypatch):
     from noisescope.faults import placing
 
-    real = placing._Calls.target
-    monkeypatch.setattr(placing._Calls, "target", lambda self, site, *, only=False: real(self, site))
+    real = placing.Survey.target
+    monkeypatch.setattr(placing.Survey, "target", lambda self, site, *, only=False: real(self, site))
     with pytest.raises(AssertionError):
         check_block_output(build("llama"), "llama", 1)

@@ -4,8 +4,8 @@ import random
 from collections import Counter
 
 import pytest
-
 from grid import DOCUMENTED, NAMES, everywhere, model, run, score
+
 from noisescope.faults import FAULTS
 from noisescope.locating import locate
 from noisescope.sites import Layout

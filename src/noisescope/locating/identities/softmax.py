@@ -106,7 +106,7 @@ def _one_key(probe: Probe) -> Expectation | None:
     scores = query.cpu().double().norm(dim=-1, keepdim=True) * size * (given.get("scale") or 1 / sqrt(query.size(-1)))
     roundings = 8 + 2 * scores.abs() if narrow > u else torch.full((), 4.0)
     bound = half_ulp(expected.double(), got.dtype) + u * roundings * expected.double().abs()
-    return Expectation(got, expected, bound, floor=torch.finfo(torch.float32).tiny)
+    return Expectation(got, expected, lambda: bound, floor=torch.finfo(torch.float32).tiny)
 
 
 @register("doubled", "attention", exact=True, blind_to=("dead_zone", "saturation", "bias", "gain", "wrong_rounding"))
