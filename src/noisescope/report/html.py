@@ -27,7 +27,7 @@ __all__ = ["environment", "render_html"]
 ASSETS = Path(__file__).parent / "page" / "assets"
 WORDS = ("CRITICAL", "HIGH", "MODERATE", "MEDIUM", "LOW", "ROBUST")
 """readings that have a colour of their own"""
-SCRIPTS = ("plots.js", "scrolling.js", "map.js", "panel.js", "windows.js", "charts.js", "controls.js")
+SCRIPTS = ("plots.js", "scrolling.js", "grid.js", "map.js", "panel.js", "windows.js", "charts.js", "controls.js")
 
 
 def render_html(sections: Mapping[str, Any]) -> str:
