@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from ..report.verdict import render_verdict, render_verdict_summary, save_verdict
 from ..specs import Layer
 
 __all__ = ["EXIT_CODES", "Evidence", "Outcome", "Suspect", "Verdict"]
@@ -72,6 +74,29 @@ class Verdict:
     def exit_code(self) -> int:
         """0 healthy, 10 faulty, 11 inconclusive."""
         return EXIT_CODES[self.outcome]
+
+    def to_json(self) -> str:
+        """Strict JSON; the same verdict gives the same text."""
+        return render_verdict(self.sections, "json")
+
+    def to_markdown(self) -> str:
+        """Markdown for a pull request; the same verdict gives the same text."""
+        return render_verdict(self.sections, "md")
+
+    def to_html(self) -> str:
+        """One page that holds everything it shows, to be opened in a browser; the same verdict gives the same text."""
+        return render_verdict(self.sections, "html")
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes `verdict.md`, `verdict.html` and, last, `verdict.json` into a directory; the page, to open it.
+
+        The directory is made if needed, and files that are there are replaced.
+        """
+        return save_verdict(self.sections, directory)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return render_verdict_summary(self.sections)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
