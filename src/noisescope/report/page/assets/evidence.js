@@ -16,6 +16,7 @@ noisescope.evidence = (() => {
     operators,
     cells,
     told: (cell) => cell.told,
+    cellHeight: 22, /* whatever a model computes has a row, and paper is short */
     outlines: (rimmed) => cells
       .filter((cell) => cell.suspect)
       .flatMap(({ column, row }) => rimmed(column, [row, row], "alarm", 3)),

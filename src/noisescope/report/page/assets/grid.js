@@ -1,12 +1,11 @@
 /* Cells, layers across and operators down: how they are laid out and marked. Pointing reads a cell, and so do arrow keys.
 
-   `told` gives the lines about a cell; `keys` what further keys do, from where the cursor is; `outlines` what is always
-   marked. */
+   `told` gives the lines about a cell; `keys` says what further keys do, `outlines` what is marked all the time. */
 "use strict";
 
-noisescope.grid = ({ plot, readout, layers, operators, cells, told, keys = {}, outlines = () => [] }) => {
+noisescope.grid = (given) => {
   const { plain, colour, axis, frame, label, draw, short } = noisescope;
-  const CELL_HEIGHT = 27;
+  const { plot, readout, layers, operators, cells, told, cellHeight = 27, keys = {}, outlines = () => [] } = given;
   const NARROWEST = 8;
   const byId = (id) => document.getElementById(id);
 
@@ -46,7 +45,7 @@ noisescope.grid = ({ plot, readout, layers, operators, cells, told, keys = {}, o
     len: 1,
     ypad: 0,
     xpad: narrow ? 0 : 14,
-    ...(narrow ? { orientation: "h", y: -72 / (CELL_HEIGHT * operators.length), yanchor: "top" } : {}),
+    ...(narrow ? { orientation: "h", y: -72 / (cellHeight * operators.length), yanchor: "top" } : {}),
   });
 
   const over = (places, more) => ({
@@ -124,7 +123,7 @@ noisescope.grid = ({ plot, readout, layers, operators, cells, told, keys = {}, o
 
   const layout = ({ width, room, margin }) => frame({
     width,
-    height: CELL_HEIGHT * operators.length + margin.t + margin.b,
+    height: cellHeight * operators.length + margin.t + margin.b,
     margin,
     shapes: shapes(),
     annotations: outerNames(),
