@@ -102,13 +102,11 @@ class Verdict:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        width = max((len(found.method) for found in self.evidence), default=0) + 2
-        for found in self.evidence:
-            yield f"{found.method:<{width}}{found.sentence}"
-        for mode in self.precision_modes:
-            yield f"{'mode':<{width}}{mode}"
-        for line in self.missing:
-            yield f"{'missing':<{width}}{line}"
+        told = [(found.method, found.sentence) for found in self.evidence]
+        told += [("mode", mode) for mode in self.precision_modes]
+        told += [("missing", line) for line in self.missing]
+        width = max((len(label) for label, _ in told), default=0) + 2
+        yield from (f"{label:<{width}}{line}" for label, line in told)
         yield self.sentence
 
     @property

@@ -12,6 +12,7 @@ import pytest
 import noisescope as ns
 from hostile_strings import HOSTILE, harmless
 from noisescope.errors import InputError
+from noisescope.locating import Evidence
 from noisescope.report import html
 from noisescope.report.escaping import visible
 from noisescope.report.verdict import FILES, render_verdict, render_verdict_summary, save_verdict, truth_line
@@ -239,3 +240,8 @@ def test_a_verdict_renders_and_saves_itself(tmp_path: Path) -> None:
     assert (tmp_path / "verdict.md").read_text() == found.to_markdown()
     assert decode((tmp_path / "verdict.json").read_text()) == decode(found.to_json()) == found.sections
     assert "verdict <strong>HEALTHY</strong>" in found._repr_html_()
+
+
+def test_what_is_missing_stands_in_a_column_of_its_own(verdict: Sections) -> None:
+    found = ns.Verdict("inconclusive", (), (Evidence("srdd", "ranked", 1.0),), ("a judge",), sections=verdict)
+    assert str(found).splitlines()[:2] == ["srdd     ranked", "missing  a judge"]
