@@ -14,6 +14,7 @@ import typer
 
 from noisescope import errors
 from noisescope.cli import app
+from noisescope.faults import kinds
 from noisescope.measure.readings import READINGS, Reading
 from noisescope.noise.family import NOISES
 from noisescope.operators import OPERATORS
@@ -95,6 +96,13 @@ def _errors() -> str:
     return "```text\n" + "\n".join(line[4:] for line in tree) + "\n```"
 
 
+def _faults() -> str:
+    """The arithmetic of every kind of fault, as its module has it, and where those exist that are not everywhere."""
+    table = [line[4:] for line in (kinds.__doc__ or "").splitlines() if line.startswith("    ")]
+    some = [f"`{kind.name}` at {', '.join(kind.operators)}" for kind in kinds.FAULTS.values() if kind.operators]
+    return "```text\n" + "\n".join(table) + f"\n```\n\nThey exist at every operator, but {'; '.join(some)}."
+
+
 def _noises() -> str:
     """Every registered noise model, by the name that `--error-type` takes."""
     lines = ["| `--error-type` | class | error |", "|---|---|---|"]
@@ -127,6 +135,7 @@ def _schema() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "commands": _commands,
     "errors": _errors,
+    "faults": _faults,
     "noises": _noises,
     "operators": _operators,
     "picture": _picture,

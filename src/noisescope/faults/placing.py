@@ -135,7 +135,10 @@ def _checked(fault: Fault, target: Target, calls: "Survey") -> Target:
     if kind.operators is not None and not set(kind.operators) & {target.operator}:
         raise InputError(f"simulate: {kind.name} exists at {' '.join(kind.operators)}, not at {target.operator}")
     dtype = calls.dtypes[target.module, target.operator]
-    kind.check(fault.size, dtype, absolute=fault.absolute)
+    try:
+        kind.check(fault.size, dtype, absolute=fault.absolute)
+    except InputError as error:
+        raise InputError(f"simulate: {error}") from None
     return target
 
 

@@ -59,7 +59,7 @@ def decide(
             "hidden": [f"{module} ({kernel})" for module, kernel in _hidden(tracer)],
         },
         suspects=suspects,
-        sites=[site_section(row) for row in rows],
+        sites=[site_section(part) for row in rows for part in (row, row.closer) if part is not None],
         missing=missing,
         not_covered=not_covered,
         precision_modes=modes,
