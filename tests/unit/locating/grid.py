@@ -50,13 +50,11 @@ def everywhere(sites: Iterable[str], kind: str, magnitude: float, **options: Any
 
 
 def score(verdict: Verdict) -> tuple[int, int, int, list[str]]:
-    """Faults that changed a bit, how many of these were named, how many were inert, and operators blamed wrongly."""
+    """Faults that changed a bit, how many of these were named, how many were inert, and modules blamed wrongly."""
     truths = verdict.sections["truth"]
     effective = [truth for truth in truths if not truth["inert"]]
     named = sum(truth["rank"] is not None for truth in effective)
-    places = {truth["site"].removesuffix(f".{truth['site'].rpartition('.')[2]}") for truth in truths}
-    places |= {truth["site"] for truth in truths}
-    wrong = [s.name for s in verdict.sites if f"{s.module}.{s.operator}" not in places]
+    wrong = [s.name for s in verdict.sites if not any(t["site"].startswith(f"{s.module}.") for t in truths)]
     return len(effective), named, len(truths) - len(effective), wrong
 
 
