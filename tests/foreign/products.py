@@ -135,7 +135,7 @@ def strided(left: Tensor, right: Tensor) -> Tensor:
 
 
 def truncated(left: Tensor, right: Tensor, block: int = 8) -> Tensor:
-    """Blocks of eight summed exactly, the accumulator cut toward zero: as tensor cores do."""
+    """Blocks of eight summed exactly, the accumulator cut toward zero: as tensor cores do for narrow operands."""
     total = torch.zeros((), dtype=torch.float64)
     for start in range(0, left.shape[-1], block):
         some = slice(start, start + block)
@@ -177,6 +177,10 @@ class SplitK:
         return total
 
 
+def _narrow_only(arithmetic: Arithmetic) -> Arithmetic:
+    return lambda given: None if given.value.dtype in (torch.float32, torch.float64) else arithmetic(given)
+
+
 def _order(name: str, make: Callable[[], Multiply]) -> Variant:
     return Variant(name, (*NAMES, *SUMS), products(make))
 
@@ -187,7 +191,7 @@ ORDERS = (
     _order("reversed sums", lambda: backwards),
     _order("pairwise sums", lambda: pairwise),
     _order("strided sums", lambda: strided),
-    _order("truncated accumulator", lambda: truncated),
+    Variant("truncated accumulator", NAMES, lambda: _narrow_only(products(lambda: truncated)())),
     _order("float64 sums", lambda: exact),
     _order("split K", SplitK),
     _order("split K now and then", lambda: SplitK(0.9)),

@@ -3,14 +3,14 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ...injection import Call, by_position, modes_replaced, plain_name
 
@@ -57,6 +57,14 @@ class HostCall:
     def _in_double(self) -> nn.Module:
         return copy.deepcopy(self.module).to(_CPU).double()  # type: ignore[union-attr]
 
+    def without_denormals(self) -> "HostCall | None":
+        """The call as a device sees it that takes numbers below the normal ones for 0; None if there are none."""
+        found = tree_map(_flushed, (self.args, self.kwargs))
+        before, after = tree_leaves((self.args, self.kwargs)), tree_leaves(found)
+        if all(a is b for a, b in zip(before, after, strict=True)):
+            return None
+        return replace(self, args=found[0], kwargs=found[1])
+
     def native(self) -> Any:
         """The value in the call's own dtypes."""
         if self.module is not None:
@@ -93,6 +101,13 @@ def _to_double(given: Any) -> Any:
     if isinstance(given, Tensor):
         return given.detach().double() if given.is_floating_point() else given
     return _double_dtype(given)
+
+
+def _flushed(given: Any) -> Any:
+    if not isinstance(given, Tensor) or not given.is_floating_point():
+        return given
+    small = (given != 0) & (given.abs() < torch.finfo(given.dtype).tiny)
+    return given.masked_fill(small, 0.0) if bool(small.any()) else given
 
 
 def _to_cpu(given: Any) -> Any:

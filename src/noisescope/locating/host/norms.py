@@ -39,6 +39,11 @@ class _Parts:
     narrow: float
     """the rounding of n to a narrow dtype before it is multiplied, in a hand-written norm"""
 
+    def underflow(self) -> Tensor:
+        """What is lost where x, w, s w or n w is too small to be a normal number: it may be taken for 0."""
+        lost = 2 + self.x.abs() + (self.inverse * self.gain).abs() + self.inverse * self.x.abs()
+        return torch.finfo(torch.float32).tiny * lost
+
 
 def _parts(call: HostCall, reference: Tensor, alarms: float) -> _Parts:
     given = next(given for given in (*call.args, *call.kwargs.values()) if isinstance(given, Tensor))
@@ -76,7 +81,7 @@ def _fit(call: HostCall, reference: Tensor, alarms: float) -> tuple[list[Tensor]
     parts = _parts(call, reference, alarms)
     direct = (parts.x * parts.inverse * parts.gain).abs()
     spread = parts.u * (parts.grown * (6 * parts.scaled.abs() + 4 * direct) + 2 * parts.offset.abs())
-    spread = spread + parts.narrow * parts.scaled.abs()
+    spread = spread + parts.narrow * parts.scaled.abs() + parts.underflow()
     return [parts.scaled, parts.gain] if parts.removes_mean else [parts.scaled], spread, -1
 
 
@@ -100,7 +105,7 @@ def _norm(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
         size = parts.x.abs().mean(-1, keepdim=True) * parts.inverse
         direct = (parts.x * parts.inverse).abs()
         error = error + parts.u * parts.grown * ((parts.sums + 2) * size + 4 * direct) * parts.gain.abs()
-    return error + parts.narrow * parts.scaled.abs()
+    return error + parts.narrow * parts.scaled.abs() + parts.underflow()
 
 
 def _of(call: HostCall, rows: Tensor) -> Tensor:

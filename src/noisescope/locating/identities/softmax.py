@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...injection import sdpa_arguments
-from ..host.softmax import softmax_spread
+from ..host.softmax import Scores, softmax_spread
 from ..rounding import accumulator_unit, half_ulp, quantile, unit
 from .identity import Expectation, Probe, register
 
@@ -22,27 +22,25 @@ __all__: list[str] = []
 _RENORMALISED = ("lut_exp",)
 
 
-def _rows(probe: Probe) -> tuple[Tensor, Tensor, int] | None:
-    """Scores and weights in float64 with the softmax along their last dimension, and which one that was."""
-    given = dict(zip(("input", "dim"), probe.args, strict=False)) | probe.call.kwargs
-    dim = given.get("dim", -1)
-    if dim is None or not probe.value.numel():
+def _rows(probe: Probe) -> tuple[Scores, Tensor] | None:
+    """Scores, and weights in float64 with the softmax along their last dimension."""
+    if not probe.value.numel() or not probe.args or not isinstance(probe.args[0], Tensor):
         return None
-    scores = given["input"].cpu().double().transpose(dim, -1)
-    return scores, probe.value.cpu().double().transpose(dim, -1), int(dim)
+    scores = Scores.of(probe.call.function, probe.args, probe.call.kwargs)
+    return scores, probe.value.cpu().double().transpose(scores.dim, -1)
 
 
 @register("sums to one", "softmax", exact=False, blind_to=_RENORMALISED, cost=0.0)
 def _sums_to_one(probe: Probe) -> Expectation | None:
+    """The error of the weights but for that of the scores, which the normaliser shares; and their last rounding."""
     found = _rows(probe)
     if found is None or bool(found[1].isnan().any()):
         return None
-    scores, weights, _ = found
-    lam = quantile(scores.shape[-1], weights.numel(), probe.alarms)
-    u = accumulator_unit(probe.value.dtype)
-    distance = (scores - scores.amax(-1, keepdim=True)).abs().clamp(max=200.0)
+    scores, weights = found
+    length = weights.shape[-1]
+    lam = quantile(length, weights.numel(), probe.alarms)
     last = half_ulp(weights, probe.value.dtype)
-    bound = 4 * u * (weights * distance).sum(-1) + (lam * sqrt(scores.shape[-1]) + 8) * u
+    bound = 4 * scores.u * (weights * scores.distance()).sum(-1) + (lam * sqrt(length) + 10) * scores.u
     bound = bound + lam * last.square().sum(-1).sqrt()
     total = weights.sum(-1)
     return Expectation(total, torch.ones_like(total), lambda: bound)
@@ -51,18 +49,17 @@ def _sums_to_one(probe: Probe) -> Expectation | None:
 @register("shifted", "softmax", exact=False, blind_to=("gain", "bias", "dead_zone", "saturation", "wrong_rounding"))
 def _shifted(probe: Probe) -> Expectation | None:
     found = _rows(probe)
-    if found is None or not probe.args or not isinstance(probe.args[0], Tensor):
+    if found is None:
         return None
-    scores, weights, dim = found
-    x = probe.args[0]
-    shift = 1.0
+    scores, weights = found
+    x, shift = probe.args[0], 1.0
     got = probe.again((x.cpu() + shift).to(x.device), *probe.args[1:])
 
     def bound() -> Tensor:
-        lam = quantile(scores.shape[-1], weights.numel(), probe.alarms)
-        moved = torch.where(scores.abs() < 1e30, unit(x.dtype) * (scores + shift).abs(), 0.0)
-        spread = softmax_spread(scores, weights, lam, accumulator_unit(x.dtype), moved)
-        return (2 * spread + 2 * half_ulp(weights, probe.value.dtype)).transpose(dim, -1)
+        lam = quantile(weights.shape[-1], weights.numel(), probe.alarms)
+        moved = torch.where(scores.rows.abs() < 1e30, unit(x.dtype) * (scores.rows + shift).abs(), 0.0)
+        spread = softmax_spread(scores.rows, weights, lam, scores.u, moved + 2 * scores.cast)
+        return (2 * spread + 2 * half_ulp(weights, probe.value.dtype)).transpose(scores.dim, -1)
 
     return Expectation(got, probe.value, bound)
 
