@@ -242,45 +242,50 @@ SWEEPS = {
     "wrong_rounding": [10, 8, 6, 5, 4, 3, 2, 1],
     "lut_exp": [2.0**-e for e in range(2, 22, 2)],
 }
-PLACES = {"block output": "4", "linear": "4.mlp.up_proj.linear", "rms_norm": "4.rms_norm", "softmax": "4.softmax"}
+PLACES = {"block output": "", "linear": ".mlp.up_proj.linear", "rms_norm": ".rms_norm", "softmax": ".softmax"}
 
 
 def limits(trials: int) -> Row:
-    """Downwards from large: the last magnitude that is found in 95% of the effective trials, each with other tokens."""
+    """Downwards from large: the last magnitude that is found in 95% of the effective trials.
+
+    A pass has the fault at the same place of every layer, which are as many trials; every pass has other tokens.
+    """
     from trained import fixture
 
     found: Row = {}
     for dtype in ("float32", "bfloat16"):
         model, tokenizer = fixture("llama")
         model = model.to(getattr(torch, dtype))
-        batches = [open_prompts(None, model, tokenizer, seed=seed, rows=1, tokens=16) for seed in range(trials)]
+        layers = len(Layout.of(model).blocks)
+        passes = -(-trials // layers)
+        batches = [open_prompts(None, model, tokenizer, seed=seed, rows=1, tokens=16) for seed in range(passes)]
         for kind, magnitudes in SWEEPS.items():
             for place, site in PLACES.items():
                 if kind == "lut_exp" and place != "softmax":
                     continue
-                rows = []
-                for magnitude in magnitudes:
-                    row = _rate(model, batches, Fault(kind, magnitude, site))
-                    rows.append({"magnitude": magnitude, **row})
-                    if row["effective"] == 0 or row["found"] < 0.5 * row["effective"]:
-                        break
-                good = [
-                    row["magnitude"] for row in rows if row["effective"] and row["found"] >= 0.95 * row["effective"]
-                ]
-                found.setdefault(dtype, {}).setdefault(kind, {})[place] = {
-                    "limit": good[-1] if good else None,
-                    "ends_inert": rows[-1]["effective"] == 0,
-                    "sweep": rows,
-                }
-                print(dtype, kind, place, good[-1:] or None, flush=True)
+                one = sweep(model, batches, kind, magnitudes, [f"{layer}{site}" for layer in range(layers)])
+                found.setdefault(dtype, {}).setdefault(kind, {})[place] = one
+                print(dtype, kind, place, one["limit"], one["ends_inert"], flush=True)
     return found
 
 
-def _rate(model: nn.Module, batches: Sequence[dict[str, Any]], fault: Fault) -> Row:
-    """Only the struck layer is traced: it takes the same inputs as in a whole pass."""
-    rows = [trial(model, batch, Fault(fault.kind, fault.size, fault.site, seed=at)) for at, batch in enumerate(batches)]
-    effective = [row for row in rows if not row["inert"]]
-    return {"trials": len(rows), "effective": len(effective), "found": sum(row["rank"] == 1 for row in effective)}
+def sweep(model: nn.Module, batches: list[dict[str, Any]], kind: str, magnitudes: list[float], sites: list[str]) -> Row:
+    rows = []
+    for magnitude in magnitudes:
+        truths = [
+            truth
+            for at, batch in enumerate(batches)
+            for truth in locate(
+                model, batch, simulate=[Fault(kind, magnitude, site, seed=at) for site in sites]
+            ).sections["truth"]
+        ]
+        effective = [truth for truth in truths if not truth["inert"]]
+        hits = sum(truth["rank"] is not None for truth in effective)
+        rows.append({"magnitude": magnitude, "trials": len(truths), "effective": len(effective), "found": hits})
+        if hits < 0.5 * len(effective) or not effective:
+            break
+    good = [row["magnitude"] for row in rows if row["effective"] and row["found"] >= 0.95 * row["effective"]]
+    return {"limit": good[-1] if good else None, "ends_inert": not rows[-1]["effective"], "sweep": rows}
 
 
 def identities(trials: int) -> Row:
@@ -368,12 +373,11 @@ def main() -> None:
     parser.add_argument("--trials", type=int, help="fewer, for a trial of the script itself")
     asked = parser.parse_args()
     file = HERE / "results.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
     for name in _parts(asked.parts):
         part, trials = PARTS[name]
         started = time.perf_counter()
-        results[name] = part(asked.trials or trials)
-        results[name]["wall_s"] = round(time.perf_counter() - started)
+        found = {**part(asked.trials or trials), "wall_s": round(time.perf_counter() - started)}
+        results = {**(json.loads(file.read_text()) if file.exists() else {}), name: found}
         results["machine"] = {
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
