@@ -45,8 +45,8 @@ def limits() -> str:
             lines.append((f"{kind}, {dtype}", *cells))
     table = _table(("", *places), lines)
     note = (
-        "Smallest magnitude of a sweep in decades (bits dropped for `wrong_rounding`) at which at least 95% of 64 trials "
-        "are found, Llama fixture, 16 tokens. `*`: the next smaller one changes no bit; `+`: the end of the sweep."
+        "Smallest magnitude of a sweep in decades (bits dropped for `wrong_rounding`) at which at least 95% of 64 "
+        "trials are found, Llama fixture, 16 tokens. `*`: the next one changes no bit; `+`: the end of the sweep."
     )
     return f"{note}\n\n{table}"
 
