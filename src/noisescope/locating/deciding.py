@@ -82,7 +82,8 @@ def _mode(rows: Sequence[Row], asked: str | None) -> str | None:
     off = [row for row in products if row.deviates]
     if len({row.site.module for row in off}) < 3 or len(off) < NEARLY_ALL * len(products):
         return None
-    return next((name for name in MODES if all(name in row.modes for row in off)), None)
+    shares = {name: sum(name in row.modes for row in off) / len(off) for name in MODES}
+    return next((name for name, share in shares.items() if share >= NEARLY_ALL), None)
 
 
 def _is_explained(row: Row, mode: str | None) -> bool:

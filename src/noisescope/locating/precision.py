@@ -11,7 +11,7 @@ A mode is a contract: somebody says that the device has it (`precision_mode=`), 
 explained by it and nothing else is wrong. A single operator that computes so is a fault.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from .host import HostCall
 from .host.attention import attention_in_double, attention_spread
 from .host.products import Product, check_product, products_of
+from .identities.identity import Expectation
 from .rounding import half_ulp
 
 __all__ = ["MODES", "Mode", "explaining_modes"]
@@ -92,6 +93,21 @@ MODES: Mapping[str, Mode] = MappingProxyType(
 )
 
 
-def explaining_modes(call: HostCall, value: Tensor, alarms: float) -> tuple[str, ...]:
-    """The modes in which a healthy device would have given this value, the finest first."""
-    return tuple(name for name, mode in MODES.items() if mode.explains(call, value, alarms))
+def explaining_modes(
+    call: HostCall, value: Tensor, alarms: float, shown: Sequence[Expectation] = ()
+) -> tuple[str, ...]:
+    """The modes in which a healthy device would have given this value, the finest first.
+
+    `shown` are bit-exact identities that failed: a mode must explain these too, which a wide bound of a long sum does
+    not do for it. A known product has one term, so it is off by no more than the roundings of its operands or its sum.
+    """
+    return tuple(
+        name
+        for name, mode in MODES.items()
+        if all(_is_near(one, 4 * mode.unit) for one in shown) and mode.explains(call, value, alarms)
+    )
+
+
+def _is_near(one: Expectation, share: float) -> bool:
+    got, expected = one.got.cpu().double(), one.expected.cpu().double()
+    return bool(((got - expected).abs() <= share * expected.abs() + one.floor).all())

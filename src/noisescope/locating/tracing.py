@@ -147,7 +147,9 @@ class Tracer:
         if row.faulty:
             wrong = mine if row.convicted else next(iter(others), mine)
             row.kind = self._name(row, here, wrong, alarms)
-            row.modes = explaining_modes(here, wrong, alarms) if row.is_product and row.repeats else ()
+            if row.is_product and row.repeats:
+                shown = [failure.shown for failure in row.failures if failure.shown is not None]
+                row.modes = explaining_modes(here, wrong, alarms, shown)
         if here.name == "scaled_dot_product_attention" and (row.faulty or self._plan.identities):
             looks = CLOSER_LOOKS if row.deviates else 1
             row.closer = next(filter(None, (self._look_closer(call) for _ in range(looks))), None)

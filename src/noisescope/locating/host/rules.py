@@ -3,7 +3,10 @@
     rule          functions                                   error before the last rounding, u the accumulator's unit
     exact         add, mul, copies, casts, comparisons        0: IEEE 754 rounds once
     divided       div, sqrt, reciprocal                       2u|r|: hardware may multiply by a reciprocal
-    elementwise   exp, tanh, sigmoid, silu, gelu, pow, ...    u (|r| (4 + 2|x|) + 2|x|) + 2^-118
+    inverse root  rsqrt                                       the same, and u' |r| in a narrow dtype with the unit u'
+    elementwise   exp, tanh, sigmoid, silu, ...               u (|r| (4 + 2|x|) + 2|x|) + 2^-118
+    gelu          gelu                                        the same, and 8u|x| for a polynomial in place of erf
+    power         pow                                         u |r| (4 + 2|log|r||) + 2^-118
     angle         sin, cos                                    u (4 + |x|): one rounding of the argument
     summed        sum, mean, cumsum, index_add, var, norm     lam sqrt(K) u f(|x|)
     softmax       softmax, log_softmax                        see `softmax`
