@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...injection import plain_name
-from ..host.arguments import HostCall
+from ..host.arguments import HostCall, default_epsilon
 from ..host.rules import rule_of
 from ..rounding import half_ulp
 from .identity import Expectation, Probe, register
@@ -80,7 +80,7 @@ def _of_function(probe: Probe, x: Tensor) -> Tensor | None:
         return None
     eps = given.get("eps")
     if eps is None:
-        eps = torch.finfo(x.dtype).eps if is_rms else 1e-5
+        eps = default_epsilon(x.dtype) if is_rms else 1e-5
     given |= {"input": x, "eps": 4 * eps}
     found: Tensor = probe.device.run(probe.call.function, *(given.get(name) for name in names))
     return found

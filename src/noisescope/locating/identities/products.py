@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...injection import Call, by_position, plain_name
 from ..host.products import Product
-from ..rounding import half_ulp, quantile
+from ..rounding import alike, half_ulp, quantile
 from .identity import Expectation, Probe, register
 
 __all__: list[str] = []
@@ -170,6 +170,7 @@ def _permuted(probe: Probe) -> Expectation | None:
 
 @register("checksum", *PRODUCTS, exact=False, blind_to=("wrong_rounding",), cost=0.0)
 def _checksum(probe: Probe) -> Expectation | None:
+    """The errors of different columns are independent, those of equal columns are equal: `rounding.alike` of a sum."""
     parts = _parts(probe.call)
     if parts is None or plain_name(probe.call.function) == "grouped_mm":
         return None
@@ -177,15 +178,17 @@ def _checksum(probe: Probe) -> Expectation | None:
     lam = quantile(product.length, value.numel(), probe.alarms)
     expected: Tensor | float = 0.0
     squares: Tensor | float = 0.0
+    key = torch.rand(product.length, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    keys = [(product.right[..., columns].double() * key).sum(-2) for columns in product.columns()]
+    together = alike(torch.cat(keys, -1)).unsqueeze(-2)
     for columns in product.columns():
         some = product.right[..., columns].double()
         expected = expected + (product.left.double() * some.sum(-1).unsqueeze(-2)).sum(-1) * product.factor
         if product.addend is not None:
-            addend = product.addend.double()
-            expected = expected + (addend if addend.ndim == 0 else addend[..., columns].sum(-1))
+            expected = expected + product.addend.broadcast_to(value.shape)[..., columns].double().sum(-1)
         spread = product.spread(columns, lam).double()
         last = half_ulp(value[..., columns].double(), value.dtype)
-        squares = squares + ((spread + lam * last).square()).sum(-1)
+        squares = squares + (together[..., columns] * (spread + lam * last).square()).sum(-1)
     got = value.double().sum(-1)
     bound = torch.as_tensor(squares).sqrt()
     return Expectation(got, torch.as_tensor(expected).broadcast_to(got.shape), bound.broadcast_to(got.shape))

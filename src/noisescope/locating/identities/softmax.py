@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...injection import sdpa_arguments
 from ..host.softmax import Scores, softmax_spread
-from ..rounding import accumulator_unit, half_ulp, quantile, unit
+from ..rounding import accumulator_unit, alike, half_ulp, quantile, unit
 from .identity import Expectation, Probe, register
 
 __all__: list[str] = []
@@ -32,7 +32,8 @@ def _rows(probe: Probe) -> tuple[Scores, Tensor] | None:
 
 @register("sums to one", "softmax", exact=False, blind_to=_RENORMALISED, cost=0.0)
 def _sums_to_one(probe: Probe) -> Expectation | None:
-    """The error of the weights but for that of the scores, which the normaliser shares; and their last rounding."""
+    """The error of the weights but for that of the scores, which the normaliser shares; and their last rounding,
+    in which equal weights are alike."""
     found = _rows(probe)
     if found is None or bool(found[1].isnan().any()):
         return None
@@ -41,7 +42,7 @@ def _sums_to_one(probe: Probe) -> Expectation | None:
     lam = quantile(length, weights.numel(), probe.alarms)
     last = half_ulp(weights, probe.value.dtype)
     bound = 4 * scores.u * (weights * scores.distance()).sum(-1) + (lam * sqrt(length) + 10) * scores.u
-    bound = bound + lam * last.square().sum(-1).sqrt()
+    bound = bound + lam * (alike(weights) * last.square()).sum(-1).sqrt()
     total = weights.sum(-1)
     return Expectation(total, torch.ones_like(total), bound)
 
