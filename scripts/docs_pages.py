@@ -6,6 +6,7 @@ the parts are the functions of PARTS. Links to files of the repository outside d
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,15 @@ import typer
 
 from noisescope import errors
 from noisescope.cli import app
+from noisescope.faults import kinds
+from noisescope.locating.host import rules
+from noisescope.locating.identities import IDENTITIES
 from noisescope.measure.readings import READINGS, Reading
 from noisescope.noise.family import NOISES
 from noisescope.operators import OPERATORS
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
+import docs_benchmarks
 
 ROOT = Path(__file__).parents[1]
 MARKER = re.compile(r"^<!-- made by scripts/docs_pages.py: ([\w-]+) -->$", re.MULTILINE)
@@ -95,6 +102,34 @@ def _errors() -> str:
     return "```text\n" + "\n".join(line[4:] for line in tree) + "\n```"
 
 
+def _faults() -> str:
+    """The arithmetic of every kind of fault, as its module has it, and where those exist that are not everywhere."""
+    table = _indented(kinds.__doc__)
+    some = [f"`{kind.name}` at {', '.join(kind.operators)}" for kind in kinds.FAULTS.values() if kind.operators]
+    return "```text\n" + "\n".join(table) + f"\n```\n\nThey exist at every operator, but {'; '.join(some)}."
+
+
+def _rules() -> str:
+    """How much each operator may round on its way, as the module of the rules has it."""
+    return "```text\n" + "\n".join(_indented(rules.__doc__)) + "\n```"
+
+
+def _identities() -> str:
+    """Every identity with what it cannot see."""
+    lines = ["| operators | identity | holds | blind to |", "|---|---|---|---|"]
+    for row in IDENTITIES:
+        how, blind = (
+            "bit for bit" if row.exact else "up to rounding",
+            ", ".join(row.blind_to) or "nothing in the library",
+        )
+        lines.append(f"| {', '.join(f'`{name}`' for name in row.operators)} | {row.name} | {how} | {blind} |")
+    return "\n".join(lines)
+
+
+def _indented(text: str | None) -> list[str]:
+    return [line[4:] for line in (text or "").splitlines() if line.startswith("    ")]
+
+
 def _noises() -> str:
     """Every registered noise model, by the name that `--error-type` takes."""
     lines = ["| `--error-type` | class | error |", "|---|---|---|"]
@@ -125,8 +160,16 @@ def _schema() -> str:
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
+    "rules": _rules,
+    "identities": _identities,
+    "locate-hits": docs_benchmarks.hits,
+    "locate-limits": docs_benchmarks.limits,
+    "locate-healthy": docs_benchmarks.healthy,
+    "locate-identities": docs_benchmarks.identities,
+    "locate-srdd": docs_benchmarks.srdd,
     "commands": _commands,
     "errors": _errors,
+    "faults": _faults,
     "noises": _noises,
     "operators": _operators,
     "picture": _picture,

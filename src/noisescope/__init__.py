@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from .documented import plot_sensitivity_heatmap as plot_sensitivity_heatmap
     from .documented import sliding_window_diagnosis as sliding_window_diagnosis
     from .errors import NoisescopeError as NoisescopeError
+    from .faults import FaultSimulator as FaultSimulator
     from .injection import Injection as Injection
     from .injection import inject as inject
     from .injection import survey as survey
+    from .locating import Verdict as Verdict
+    from .locating import locate as locate
     from .measure.cross_checks import correlate_layer_and_channel_sensitivity as correlate_layer_and_channel_sensitivity
     from .measure.cross_checks import validate_metric_correlations as validate_metric_correlations
     from .measure.fisher import estimate_fim_diagonal as estimate_fim_diagonal
@@ -66,6 +69,7 @@ _HOMES = {
     "Capture": "capturing",
     "ChannelOutlierDetector": "diagnosis",
     "DiagnosisSpec": "specs",
+    "FaultSimulator": "faults",
     "Injection": "injection",
     "IntegratedDiagnostic": "documented",
     "Journal": "store",
@@ -77,6 +81,7 @@ _HOMES = {
     "StuckAt": "noise",
     "SystematicBias": "noise",
     "Uniform": "noise",
+    "Verdict": "locating",
     "capture": "capturing",
     "capture_layer_output": "documented",
     "compute_correlation": "measure.metrics",
@@ -95,6 +100,7 @@ _HOMES = {
     "find_critical_threshold": "documented",
     "identify_avalanche_points": "diagnosis",
     "inject": "injection",
+    "locate": "locating",
     "make_noise": "noise",
     "map_sensitivity": "diagnosis",
     "open_data": "measure.opening",

@@ -1,6 +1,6 @@
 """Conformance checks for extension authors: what noisescope's own tests run over its registries.
 
-    from noisescope.testing import check_noise, check_operator
+    from noisescope.testing import check_fault, check_noise, check_operator
 
     def test_my_noise():
         check_noise(MyNoise(0.05))
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .faults import FAULTS, FaultSimulator, Kind
 from .injection import inject
 from .injection.statistics import InjectionStats, sample
 from .keys import Key
@@ -21,7 +22,7 @@ from .noise import NOISES, AbsoluteGaussian, Noise
 from .operators import OPERATORS, Operator, Spelling
 from .sites import Site
 
-__all__ = ["TensorMaker", "check_noise", "check_operator", "check_spelling"]
+__all__ = ["TensorMaker", "check_fault", "check_noise", "check_operator", "check_spelling"]
 
 _MANY = 2**20
 
@@ -78,6 +79,40 @@ def check_noise(noise: Noise, *, dtype: torch.dtype = torch.float32, tolerance: 
     assert whole.shape == part.shape, f"{noise.name} changes the shape"
 
 
+def check_fault(kind: Kind, *, dtype: torch.dtype = torch.float32) -> None:
+    """A kind of fault is registered, has dice of its own, keeps shape and dtype, and strikes its channels only.
+
+    At every operator where it exists. Less of it does no more harm. Not checked: that it is the fault you meant; write
+    that test beside your fault.
+    """
+    assert FAULTS.get(kind.name) is kind, f"{kind.name} is not registered with register"
+    kind.check(kind.documented, dtype)
+    for operator in kind.operators or ("linear",):
+        _check_fault_at(operator, kind, dtype)
+
+
+def _check_fault_at(operator: str, kind: Kind, dtype: torch.dtype) -> None:
+    function, args, kwargs = _sample_of(operator, kind, dtype)
+    model = _OneCall(function, args, kwargs)
+    clean = model(_HIDDEN)
+    state = torch.get_rng_state()
+    once, again = _broken(model, kind, kind.documented), _broken(model, kind, kind.documented)
+    assert torch.equal(state, torch.get_rng_state()), f"{kind.name} moves torch's global generator"
+    assert all(value.dtype == clean.dtype for value in once), f"{kind.name} changes the dtype"
+    assert all(value.shape == clean.shape for value in once), f"{kind.name} changes the shape"
+    assert all(map(_same_bits, once, again)), f"{kind.name} is not a function of its seed"
+    assert _same_bits(*once) != kind.stochastic, f"{kind.name} says stochastic={kind.stochastic} and is not"
+    assert not _same_bits(once[0], clean), f"{kind.name} changes nothing at its documented magnitude"
+    assert torch.equal(clean, model(_HIDDEN)), f"{kind.name} changes the arguments of a call"
+    harm = _harm(once[0], clean)
+    weak = [_harm(_broken(model, kind, magnitude)[0], clean) for magnitude in _weak_magnitudes(kind, dtype)]
+    assert min(weak) <= harm, f"{kind.name} does more harm where it is weak"
+    sparse = _broken(model, kind, kind.documented, sparsity=0.1)
+    struck = torch.stack([(value != clean).flatten(0, -2).any(0) for value in sparse]).any(0)
+    most = max(1, round(0.1 * clean.shape[-1]))
+    assert int(struck.sum()) <= most, f"{kind.name} strikes {int(struck.sum())} channels of the {most} that it may"
+
+
 def check_operator(operator: Operator) -> None:
     """An operator's row is in the catalogue, each spelling is seen exactly once, and errors pass through."""
     assert OPERATORS.get(operator.name) is operator, f"{operator.name} is not registered"
@@ -130,6 +165,43 @@ class _Block(nn.Module):
     def forward(self, hidden: Tensor) -> Any:
         self.inner(hidden)
         return self.function(*self.args, **self.kwargs)
+
+
+_HIDDEN = torch.zeros(2, 4)
+
+
+def _sample_of(
+    operator: str, kind: Kind, dtype: torch.dtype
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """A call for a fault: large enough that rare strikes are seen, and that sums are long."""
+    spelling, make = OPERATORS[operator].spellings[0], TensorMaker()
+    function = spelling.resolve()
+    assert function is not None, f"{spelling.path} does not exist in this torch"
+    args, kwargs = spelling.sample(make)
+    if operator in ("linear", "matmul", "bmm"):
+        size = 256 if kind.operators is None else 64
+        args = tuple(make(*given.shape[:-2], size, size) for given in args)
+    given = tuple(one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one for one in args)
+    return function, given, kwargs
+
+
+def _broken(model: nn.Module, kind: Kind, magnitude: float, *, sparsity: float = 1.0) -> tuple[Tensor, Tensor]:
+    """What the model gives in two passes with a fault in it."""
+    with FaultSimulator(model, "0", kind.name, magnitude, sparsity, inputs={"hidden": _HIDDEN}), torch.no_grad():
+        return model(_HIDDEN), model(_HIDDEN)
+
+
+def _weak_magnitudes(kind: Kind, dtype: torch.dtype) -> tuple[float, ...]:
+    """A thousandth of the documented one; of bits the fewest and the most, as fewer may be worse or better."""
+    if not kind.whole:
+        return (kind.documented / 1000,)
+    bits = round(-torch.log2(torch.tensor(torch.finfo(dtype).eps)).item())
+    return kind.least, min(kind.most, bits)
+
+
+def _harm(broken: Tensor, clean: Tensor) -> float:
+    error = (broken.double() - clean.double()).nan_to_num(torch.inf, torch.inf, torch.inf)
+    return float(error.square().mean())
 
 
 def _disturbed(noise: Noise, value: Tensor, key: Key) -> Tensor:

@@ -21,12 +21,16 @@ ROOMS = [
     "noise",
     "measure",
     "injection",
+    "faults",
     "capturing",
+    "locating",
     "resuming",
     "points",
     "engines",
     "report",
     "diagnosis",
+    "faults",
+    "locating",
     "documented",
     "noisy_ops",
     "testing",
@@ -76,6 +80,7 @@ def test_torch_is_not_imported_for_nothing(command: str) -> None:
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys, noisescope.cli as c; c.main(['--help']); c.main(['sites', '--help']); "
+        "c.main(['diagnose', '--help']); c.main(['locate', '--help']); "
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

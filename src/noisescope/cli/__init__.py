@@ -14,7 +14,7 @@ import typer
 
 from .. import __version__
 from ..errors import NoisescopeError, printable
-from . import diagnose, models, report, sites
+from . import diagnose, locate, models, report, sites
 
 __all__ = ["app", "main"]
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("diagnose")(diagnose.diagnose)
+app.command("locate")(locate.locate)
 app.command("report")(report.report)
 app.command("sites")(sites.sites)
 app.add_typer(models.app, name="models")

@@ -25,6 +25,17 @@ from .bars import bars
 from .configuring import configure
 from .flags import flags_named, is_typed, read_flags
 from .interrupts import interruptible
+from .loading import (
+    Attention,
+    Blocks,
+    Device,
+    Dtype,
+    ModelName,
+    Tokenizer,
+    TrustRemoteCode,
+    load_model,
+    say_which_model,
+)
 from .run_directory import RunDirectory, program
 from .screen import said, show_report
 
@@ -46,9 +57,7 @@ def _choice(names: Iterable[str]) -> str:
 
 def diagnose(
     context: typer.Context,
-    model: Annotated[
-        str | None, typer.Argument(help="Hub id, directory or GGUF file; none: the default model.")
-    ] = None,
+    model: ModelName = None,
     data: Annotated[
         str | None,
         typer.Option(help="Text, JSONL or parquet file, FILE:FIELD, or a dataset's name; none: a built-in text."),
@@ -96,10 +105,10 @@ def diagnose(
     engine: Annotated[str, typer.Option(help="local; ray is not available yet.")] = "local",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report that is there.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="A torch device, or auto.")] = "cpu",
-    attn: Annotated[str | None, typer.Option(help="Attention implementation, such as eager or sdpa.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from there.")] = None,
+    dtype: Dtype = "auto",
+    device: Device = "cpu",
+    attn: Attention = None,
+    tokenizer: Tokenizer = None,
     format: Annotated[
         str | None, typer.Option(help="Also write these: png, pdf; json, md and html are always written.")
     ] = None,
@@ -107,8 +116,8 @@ def diagnose(
         bool, typer.Option("--save-activations", help="Also write what every channel did, as safetensors.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every row on the screen.")] = False,
-    blocks: Annotated[str | None, typer.Option(help="Where the blocks are, if they are not found.")] = None,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
+    blocks: Blocks = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Find out where a model is fragile: operators, layers, channels."""
     asked = read_flags(context)
@@ -124,20 +133,14 @@ def diagnose(
     )
 
     with interruptible():
+        say_which_model(model)
         from ..diagnosis import diagnose as run
         from ..measure.sources import require_file
-        from ..models import load
 
         with flags_named(_FILES, context):
             checked(asked, dict.fromkeys(_FILES, optional(require_file)))
-        loaded = load(
-            model,
-            dtype=dtype,
-            device=device,
-            attn=attn,
-            tokenizer=tokenizer,
-            trust_remote_code=trust_remote_code,
-            say=said,
+        loaded = load_model(
+            model, dtype=dtype, device=device, attn=attn, tokenizer=tokenizer, trust_remote_code=trust_remote_code
         )
         with flags_named(_FIELDS, context), home.running():
             with bars() as progress:

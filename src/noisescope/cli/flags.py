@@ -19,7 +19,7 @@ from ..specs.checks import one_of, optional, text
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["CHECKS", "ORIGINS", "flag", "flags_named", "is_typed", "read_flags"]
+__all__ = ["CHECKS", "ORIGINS", "checked_flags", "flag", "flags_named", "is_typed", "read_flags"]
 
 CHECKS: Mapping[str, Check] = MappingProxyType(
     {
@@ -44,10 +44,16 @@ _Given = TypeVar("_Given")
 _Parsed = TypeVar("_Parsed")
 
 
-def read_flags(context: "typer.Context") -> dict[str, Any]:
+def checked_flags(context: "typer.Context", more: Mapping[str, Check] = MappingProxyType({})) -> dict[str, Any]:
     """The parameters of a command, checked and in canonical form; an error tells of all that are wrong."""
-    with flags_named(CHECKS, context):
-        found = {**context.params, **checked(context.params, CHECKS)}
+    checks = {**CHECKS, **more}
+    with flags_named(checks, context):
+        return {**context.params, **checked(context.params, checks)}
+
+
+def read_flags(context: "typer.Context") -> dict[str, Any]:
+    """The parameters of a diagnosis, checked; what its level does not look at must not have been typed."""
+    found = checked_flags(context)
     level = found["level"]
     unused = [name for name in UNUSED[level] if is_typed(name, context)]
     if unused:

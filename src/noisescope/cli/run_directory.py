@@ -20,7 +20,7 @@ from .. import store
 from ..errors import InputError, Interrupted, NoisescopeError, StoreError, printable
 from ..store.files import store_errors
 
-__all__ = ["RunDirectory", "peak_bytes", "program"]
+__all__ = ["RunDirectory", "peak_bytes", "program", "refuse_place", "whose"]
 
 REPORT, JOURNAL, RUN = "report.json", "journal", "run.json"
 LARGEST = 256 << 20
@@ -47,7 +47,7 @@ class RunDirectory:
         if overwrite and resume:
             raise InputError("--overwrite begins anew and --resume goes on: choose one")
         with store_errors(path):
-            _refuse_place(path, (*writes, JOURNAL, RUN))
+            refuse_place(path, (*writes, JOURNAL, RUN))
             self.journal.refuse_if_in_use()
             self._refuse_content()
         if resume and not os.path.exists(self.journal.path):
@@ -154,7 +154,8 @@ def _say(message: str) -> None:
     sys.stderr.write(f"noisescope: {printable(message)}\n")
 
 
-def _refuse_place(path: Path, writes: Sequence[str]) -> None:
+def refuse_place(path: Path, writes: Sequence[str]) -> None:
+    """Raises for a directory in which these files could not be written."""
     nearest = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
     if not nearest.is_dir():
         raise StoreError(f"cannot write {path}: {nearest} is a file, expected a directory; choose another --output")
@@ -174,7 +175,7 @@ def _refuse_content(path: Path, writes: Sequence[str]) -> None:
         )
     if has_report:
         raise InputError(
-            f"{path} already holds a report{_whose(path)}; use another directory (--output) or --overwrite"
+            f"{path} already holds a report{whose(path / REPORT)}; use another directory (--output) or --overwrite"
         )
     for name in (*writes, RUN):
         if os.path.lexists(path / name):
@@ -196,10 +197,10 @@ def _runs(path: Path) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _whose(path: Path) -> str:
-    """The model of a report, if it says so."""
+def whose(file: Path) -> str:
+    """The model of a report or a verdict, if it says so."""
     try:
-        name = json.loads(store.read_whole(path / REPORT, LARGEST))["config"]["model"]
+        name = json.loads(store.read_whole(file, LARGEST))["config"]["model"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
     return f" of {name}" if isinstance(name, str) and name.isprintable() and len(name) < 80 else ""

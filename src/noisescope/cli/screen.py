@@ -1,4 +1,4 @@
-"""What a person sees of a diagnosis on the screen; in colour on a terminal that wants it."""
+"""What a person sees of a diagnosis or a verdict on the screen; in colour on a terminal that wants it."""
 
 import os
 import sys
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["said", "show", "show_report", "write"]
 
 _STYLES = {
-    r"\b(CRITICAL|FAILED)\b": "bold red",
+    r"\b(CRITICAL|FAILED|FAULTY)\b": "bold red",
     r"\bHIGH\b": "red",
-    r"\b(MODERATE|MEDIUM)\b": "yellow",
-    r"\bLOW\b": "green",
+    r"\b(MODERATE|MEDIUM|INCONCLUSIVE)\b": "yellow",
+    r"\b(LOW|HEALTHY)\b": "green",
     r"(?m)^(Risk: .*?\))|^(Report: .*)$": "bold",
     r"(?m)^ ( +where it is fragile.*)$|^(what to do|next)$": "bold",
 }

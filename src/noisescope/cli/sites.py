@@ -24,7 +24,8 @@ from ..errors import NothingMatched, printable
 from ..operators import OPERATORS, expand
 from ..specs import Layer, Selection, parse_layers
 from .flags import flag
-from .screen import said, write
+from .loading import Attention, Blocks, Device, Dtype, ModelName, TrustRemoteCode, load_model, say_which_model
+from .screen import write
 from .table import write_table
 
 if TYPE_CHECKING:
@@ -43,19 +44,17 @@ class Format(str, Enum):
 
 
 def sites(
-    model: Annotated[
-        str | None, typer.Argument(help="Hub id, directory or GGUF file; none: the default model.")
-    ] = None,
+    model: ModelName = None,
     layers: Annotated[str | None, typer.Option(help='Such as "9-11,head".')] = None,
     operators: Annotated[str | None, typer.Option(help='Such as "softmax,norm".')] = None,
     modules: Annotated[list[str] | None, typer.Option(help="Glob or re: pattern of module paths; repeatable.")] = None,
     every: Annotated[bool, typer.Option("--all", help="One line per site, not per group.")] = False,
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.text,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="A torch device, or auto.")] = "cpu",
-    attn: Annotated[str | None, typer.Option(help="Attention implementation, such as eager or sdpa.")] = None,
-    blocks: Annotated[str | None, typer.Option(help="Where the blocks are, if they are not found.")] = None,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
+    dtype: Dtype = "auto",
+    device: Device = "cpu",
+    attn: Attention = None,
+    blocks: Blocks = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """List the places of a model, and what noise can reach."""
     selection = Selection(
@@ -63,12 +62,12 @@ def sites(
         flag("--operators", expand, operators),
         tuple(modules) if modules else None,
     )
+    say_which_model(model)
 
     from ..injection import survey
-    from ..models import load
     from ..sites import Layout, Selector
 
-    loaded = load(model, dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code, say=said)
+    loaded = load_model(model, dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code)
     coverage = survey(loaded.model, blocks=blocks)
     meant = Selector(selection, Layout.of(loaded.model, blocks=blocks))
     found = [site for site in coverage.sites if meant(site.layer, site.operator, site.module)]

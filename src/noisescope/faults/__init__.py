@@ -10,9 +10,9 @@ A fault acts on everything that runs on the device, probes included; see `simula
 
 from . import changing, computing
 from .kinds import FAULTS, Fault, Kind, Struck, register
-from .placing import parse_fault
+from .placing import Survey, parse_fault
 from .simulator import FaultSimulator
 
-__all__ = ["FAULTS", "Fault", "FaultSimulator", "Kind", "Struck", "parse_fault", "register"]
+__all__ = ["FAULTS", "Fault", "FaultSimulator", "Kind", "Struck", "Survey", "parse_fault", "register"]
 
 _KINDS = (changing, computing)  # registered by being imported

@@ -133,8 +133,11 @@ class Fault:
         return float(self.magnitude)
 
     def __str__(self) -> str:
-        more = [f"sparsity={self.sparsity:g}"] * (self.sparsity < 1) + [f"p={self.p:g}"] * (self.p < 1)
-        return ",".join([f"{self.kind}:{self.size:g}@{self.site}", *more, *["absolute"] * self.absolute])
+        """As it may be written, and read again by `parse_fault`."""
+        options = {"sparsity": self.sparsity, "p": self.p}
+        more = [f"{name}={_plain(share)}" for name, share in options.items() if share < 1]
+        more += [f"seed={self.seed}"] * (self.seed > 0) + ["absolute"] * self.absolute
+        return ",".join([f"{self.kind}:{_plain(self.size)}@{self.site}", *more])
 
 
 FAULTS: dict[str, Kind] = {}
@@ -148,6 +151,11 @@ def register(kind: Kind) -> Kind:
         raise InputError(f'fault "{kind.name}": expected either act or recompute')
     FAULTS[kind.name] = kind
     return kind
+
+
+def _plain(number: float) -> str:
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
 
 
 def mantissa_bits(dtype: torch.dtype) -> int:

@@ -20,7 +20,7 @@ from ..sites import Layout, Site
 from ..specs import OUTSIDE, Layer, Phase
 from .kinds import Fault
 
-__all__ = ["Target", "find_target", "parse_fault"]
+__all__ = ["Survey", "Target", "find_target", "parse_fault"]
 
 _PRODUCTS = ("linear", "matmul", "bmm")
 _COPIES = frozenset({"to", "float", "double", "half", "bfloat16", "type", "type_as", "clone", "contiguous"})
@@ -81,9 +81,8 @@ def _number(name: str, text: str) -> float:
         raise InputError(f"simulate: {name}: got {quoted(text)}, expected a number") from None
 
 
-def find_target(fault: Fault, model: nn.Module, layout: Layout, inputs: dict[str, Tensor] | None = None) -> Target:
+def find_target(fault: Fault, calls: "Survey", layout: Layout) -> Target:
     """The operator that a fault's site means; an error if the model has none such."""
-    calls = _Calls.of(model, layout, inputs)
     if (named := _by_name(fault, calls)) is not None:
         return _checked(fault, named, calls)
     layer, rest = _layer(fault.site, layout)
@@ -119,7 +118,7 @@ def _layer(site: str, layout: Layout) -> tuple[Layer | None, str]:
     return None, site
 
 
-def _by_name(fault: Fault, calls: "_Calls") -> Target | None:
+def _by_name(fault: Fault, calls: "Survey") -> Target | None:
     """A site by its full name, as `sites --all` and verdicts print it; with or without call and direction."""
     wanted = fault.site.removesuffix(".forward")
     for site in calls.sites:
@@ -131,12 +130,15 @@ def _by_name(fault: Fault, calls: "_Calls") -> Target | None:
     return None
 
 
-def _checked(fault: Fault, target: Target, calls: "_Calls") -> Target:
+def _checked(fault: Fault, target: Target, calls: "Survey") -> Target:
     kind = fault.row
     if kind.operators is not None and not set(kind.operators) & {target.operator}:
         raise InputError(f"simulate: {kind.name} exists at {' '.join(kind.operators)}, not at {target.operator}")
     dtype = calls.dtypes[target.module, target.operator]
-    kind.check(fault.size, dtype, absolute=fault.absolute)
+    try:
+        kind.check(fault.size, dtype, absolute=fault.absolute)
+    except InputError as error:
+        raise InputError(f"simulate: {error}") from None
     return target
 
 
@@ -144,13 +146,15 @@ def _ends(path: str, module: str) -> bool:
     return not module or path == module or path.endswith(f".{module}")
 
 
-class _Calls:
+class Survey:
     """An observer that lists the calls of a pass, and which of them computed what each layer gives."""
 
     def __init__(self) -> None:
         self.sites: list[Site] = []
         self.alias: dict[Site, Site] = {}
         """attention -> the product that computes it, where it is no kernel of its own"""
+        self.fused: frozenset[str] = frozenset()
+        """modules whose attention is one kernel"""
         self.outputs: dict[Layer, Site] = {}
         self.dtypes: dict[tuple[str, str], torch.dtype] = {}
         self._leaves: dict[str, bool] = {}
@@ -158,7 +162,8 @@ class _Calls:
         """memory of a value -> its site, and the value, so that nobody else gets that memory meanwhile"""
 
     @classmethod
-    def of(cls, model: nn.Module, layout: Layout, inputs: dict[str, Tensor] | None) -> "_Calls":
+    def of(cls, model: nn.Module, layout: Layout, inputs: dict[str, Any] | None = None) -> "Survey":
+        """Runs the model once, on these inputs or a few tokens."""
         calls = cls()
         hooks = [block.register_forward_hook(calls._block_ends(layer)) for layer, block in enumerate(layout.blocks)]
         hooks += [block.register_forward_pre_hook(calls._first_starts, with_kwargs=True) for block in layout.blocks[:1]]
@@ -171,36 +176,33 @@ class _Calls:
             for hook in hooks:
                 hook.remove()
         calls._values.clear()
-        calls.alias = {
-            site: product for site, product in calls.alias.items() if site.module not in watch.steps_difference
-        }
+        calls.fused = frozenset(watch.steps_difference)
+        calls.alias = {site: product for site, product in calls.alias.items() if site.module not in calls.fused}
         return calls
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
+        """Everything."""
         return phase == "forward"
 
     def after(self, call: Call, value: Any) -> Any:
+        """Lists a call whose value was computed; the value goes on unchanged."""
         if isinstance(value, Tensor) and value.is_floating_point():
-            for site in call.sites:
-                self.sites.append(site)
-                self.dtypes[site.module, site.operator] = value.dtype
-            if len(call.sites) > 1:
-                self.alias[call.sites[0]] = call.site
-            self._leaves[call.site.module] = not any(True for _ in call.module.children())
-            self._note(call, value)
+            given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+            if call.in_place or not any(_memory(leaf) == _memory(value) for leaf in given):  # else it is a view
+                self._add(call, value, given)
         return value
 
-    def _note(self, call: Call, value: Tensor) -> None:
-        """Remembers who computed this value: it may be what a layer returns."""
-        given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
-        memory = _memory(value)
-        if not call.in_place and any(_memory(leaf) == memory for leaf in given):
-            return  # a view
-        if plain_name(call.function) in _COPIES and given and (computed := self._values.get(_memory(given[0]))):
-            self._values[memory] = computed[0], value
-            return
-        self._values[memory] = call.site, value
-        if call.site.layer in ("final_norm", "head"):
+    def _add(self, call: Call, value: Tensor, given: list[Tensor]) -> None:
+        for site in call.sites:
+            self.sites.append(site)
+            self.dtypes[site.module, site.operator] = value.dtype
+        if len(call.sites) > 1:
+            self.alias[call.sites[0]] = call.site
+        self._leaves[call.site.module] = not any(True for _ in call.module.children())
+        is_copy = plain_name(call.function) in _COPIES and given and _memory(given[0]) in self._values
+        computed = self._values[_memory(given[0])][0] if is_copy else call.site
+        self._values[_memory(value)] = computed, value
+        if not is_copy and call.site.layer in ("final_norm", "head"):
             self.outputs[call.site.layer] = call.site
 
     def target(self, site: Site, *, only: bool = False) -> Target:

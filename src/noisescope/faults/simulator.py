@@ -7,6 +7,7 @@ nobody. So a locator that is entered inside sees what it would see on the broken
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -16,13 +17,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..errors import InputError
-from ..injection import Call, Watch, is_probing, plain_name, take_value
-from ..sites import Layout
+from ..injection import Call, Watch, attention_in_steps, is_probing, plain_call, plain_name, sdpa_arguments, take_value
+from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .kinds import Fault, Struck
-from .placing import Target, find_target, parse_fault
+from .placing import Survey, Target, find_target, parse_fault
 
 __all__ = ["FaultSimulator"]
+
+_STEPS = ("matmul", "softmax")
+"""what a fused attention kernel computes inside"""
 
 
 class FaultSimulator:
@@ -30,7 +34,8 @@ class FaultSimulator:
 
     `site` is a layer (its output), "layer.operator", "layer.module.operator", or the full name of a site; `kind` and
     `magnitude` are those of `faults.kinds`. `sparsity` is the share of channels that are struck, drawn once by `seed`;
-    `p` is the probability that a call is struck at all.
+    `p` is the probability that a call is struck at all. `inputs` are what to
+    survey the model on, `survey` is one that somebody has made already.
 
     Afterwards `changed` counts the elements that the model itself got wrong; a fault that changed none is `inert`.
     Gradients pass as if nothing had happened: a device's error has no derivative.
@@ -49,7 +54,8 @@ class FaultSimulator:
         absolute: bool = False,
         blocks: str | None = None,
         layout: Layout | None = None,
-        inputs: dict[str, Tensor] | None = None,
+        inputs: dict[str, Any] | None = None,
+        survey: Survey | None = None,
     ) -> None:
         if kind and not isinstance(site, Fault):
             self.fault = Fault(kind, magnitude, str(site), sparsity, p, absolute, seed)
@@ -58,12 +64,12 @@ class FaultSimulator:
         else:
             self.fault = site if isinstance(site, Fault) else parse_fault(str(site), seed=seed)
         layout = layout or Layout.of(model, blocks=blocks)
-        self.target: Target = find_target(self.fault, model, layout, inputs)
+        self.target: Target = find_target(self.fault, survey or Survey.of(model, layout, inputs), layout)
         self.changed = 0
         """elements of the model's own calls that came out otherwise than on a healthy device"""
         self.elements = 0
         """elements that those calls computed"""
-        self._watch = Watch(_Breaking(self), layout=layout)
+        self._watch = Watch(_Breaking(self), layout=layout, whole=True)
         self._dice = torch.Generator().manual_seed(self.fault.seed)
         self._channels: dict[int, Tensor] = {}
 
@@ -92,6 +98,8 @@ class FaultSimulator:
     def strike(self, call: Call, value: Tensor) -> Tensor:
         """What the broken operator gives where the healthy one gives `value`."""
         with torch._C.DisableTorchFunction():
+            if not value.is_floating_point():
+                return value
             with torch.no_grad():
                 fires = self.fault.p >= 1 or float(torch.rand((), generator=self._dice)) < self.fault.p
                 struck = self._struck(call, value) if fires and value.numel() else value
@@ -105,8 +113,8 @@ class FaultSimulator:
         kind = self.fault.row
         wide = _wide(value.detach()).cpu()
         if kind.before_cast and _is_narrow(value.dtype):
-            wide = _wide(self._widely(call, call.function)).cpu()
-        broken = self._recomputed(call) if kind.recompute is not None else self._changed(wide, value.dtype)
+            wide = _wide(self._widely(call, call.function, value)).cpu()
+        broken = self._recomputed(call, value) if kind.recompute is not None else self._changed(wide, value.dtype)
         if kind.recompute is not None and self.fault.sparsity < 1:
             at = self._struck_channels(wide.shape[-1])
             broken = wide.index_copy(-1, at, broken[..., at].to(wide.dtype))
@@ -122,11 +130,15 @@ class FaultSimulator:
         struck = Struck(rows[:, at], self.fault.size, self.fault.absolute, dtype, self._dice)
         return rows.index_copy(-1, at, self.fault.row.act(struck).to(rows.dtype)).reshape(wide.shape)
 
-    def _recomputed(self, call: Call) -> Tensor:
+    def _recomputed(self, call: Call, value: Tensor) -> Tensor:
         """The value by the broken way to compute it."""
         recompute = self.fault.row.recompute
         assert recompute is not None
-        return self._widely(call, lambda *args, **kwargs: recompute(call.function, args, kwargs, self.fault.size)).cpu()
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return recompute(call.function, args, kwargs, self.fault.size)
+
+        return self._widely(call, function, value).cpu()
 
     def _struck_channels(self, width: int) -> Tensor:
         if width not in self._channels:
@@ -135,12 +147,17 @@ class FaultSimulator:
             self._channels[width] = torch.randperm(width, generator=generator)[:count].sort().values
         return self._channels[width]
 
-    def _widely(self, call: Call, function: Callable[..., Any]) -> Tensor:
+    def _widely(self, call: Call, function: Callable[..., Any], value: Tensor) -> Tensor:
         """The call in float32: what stands in the accumulator before it is cast."""
-        args, kwargs = tree_map(_wide, (call.args, call.kwargs))
+        given = (call.args, call.kwargs)
+        device = value.device.type
+        if torch.is_autocast_enabled(device) and _is_narrow(value.dtype):
+            given = tree_map(lambda leaf: _rounded(leaf, value.dtype), given)  # as autocast does on the way in
+        args, kwargs = tree_map(_wide, given)
         if call.is_module:
             function = copy.deepcopy(call.module).float().forward
-        found: Tensor = function(*args, **kwargs)
+        with torch.autocast(device, enabled=False):
+            found: Tensor = function(*args, **kwargs)
         return found
 
 
@@ -152,17 +169,41 @@ class _Breaking:
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
         target = self._simulator.target
-        return phase == "forward" and module == target.module and operator in target.operators
+        names = (*target.operators, "attention") if target.operator in _STEPS else target.operators
+        return phase == "forward" and module == target.module and operator in names
 
     def after(self, call: Call, value: Any) -> Any:
         target = self._simulator.target
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        is_fused = plain_name(call.function) == "scaled_dot_product_attention"
+        if not isinstance(value, Tensor):
             return value
+        if is_fused and target.operator in _STEPS:
+            return self._inside_kernel(call, value)
         if not any(target.holds(site) for site in call.sites):
             return value
-        if target.operator == "attention" and plain_name(call.function) != "scaled_dot_product_attention":
+        if target.operator == "attention" and not is_fused:
             return value  # the fused kernel is broken, not the product that stands for it where attention is in steps
         return self._simulator.strike(call, value)
+
+    def _inside_kernel(self, call: Call, value: Tensor) -> Tensor:
+        """A fused kernel one of whose steps is broken; like the kernel, it computes them in float32."""
+        target, calls, struck = self._simulator.target, Counter[str](), False
+
+        def step(operator: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+            nonlocal struck
+            healthy = plain_call(operator, function, args, kwargs)
+            site = Site(target.layer, operator, target.module, calls[operator])
+            calls[operator] += 1
+            if not target.holds(site):
+                return healthy
+            given = self._simulator.strike(Call((site,), function, args, kwargs, call.module), healthy)
+            struck = struck or not bool(_same(given, healthy).all())
+            return given
+
+        with torch._C.DisableTorchFunction():
+            given = {name: _wide(part) for name, part in sdpa_arguments(call.args, call.kwargs).items()}
+            broken = attention_in_steps(step, **given)
+            return torch.empty_like(value).copy_(broken) if struck else value  # laid out in memory as the kernel does
 
 
 def _is_narrow(dtype: torch.dtype) -> bool:
@@ -171,6 +212,10 @@ def _is_narrow(dtype: torch.dtype) -> bool:
 
 def _wide(given: Any) -> Any:
     return given.float() if isinstance(given, Tensor) and _is_narrow(given.dtype) else given
+
+
+def _rounded(given: Any, dtype: torch.dtype) -> Any:
+    return given.to(dtype) if isinstance(given, Tensor) and given.is_floating_point() else given
 
 
 def _same(one: Tensor, other: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
 """From the rows of a traced pass to a verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..faults import FaultSimulator
 from ..sites import Layout
 from .precision import MODES, NEARLY_ALL
 from .rounding import FALSE_ALARMS
+from .sections import sections_of, site_section
+from .sentences import against, evidence_of
 from .tracing import Plan, Row, Tracer
-from .verdict import Evidence, Suspect, Verdict, as_sections
+from .verdict import Outcome, Suspect, Verdict
 from .weights import WeightCheck
 
 __all__ = ["decide"]
@@ -21,19 +22,15 @@ def decide(
     tracer: Tracer,
     plan: Plan,
     *,
-    method: str,
+    config: Mapping[str, Any],
     weights: WeightCheck | None,
-    inputs: dict[str, Any],
     model: nn.Module,
     layout: Layout,
-    name: str | None,
-    precision_mode: str | None,
-    simulators: Sequence[FaultSimulator],
-    runs: int,
+    simulators: Sequence[FaultSimulator] = (),
 ) -> Verdict:
-    """The verdict on what was traced."""
+    """The verdict on what was traced; `config` says what was asked for."""
     rows = tracer.rows
-    mode = _mode(rows, precision_mode)
+    mode = _mode(rows, config["precision_mode"])
     for row in rows:
         row.excused = row.deviates and _is_explained(row, mode)
     off = [row for row in rows if row.faulty]
@@ -42,53 +39,36 @@ def decide(
         modes.append(f"flush: {flushed} numbers too small to be normal came as 0")
     suspects = _suspects(off)
     suspects += [_memory(changed) for changed in (weights.changed if weights else ())]
-    missing, not_covered = _missing(rows, tracer), _not_covered(plan, method, weights)
-    outcome = "faulty" if suspects else "inconclusive" if missing else "healthy"
+    missing, not_covered = _missing(rows, tracer), _not_covered(plan, config["method"], weights)
+    outcome: Outcome = "faulty" if suspects else "inconclusive" if missing else "healthy"
     base = tracer.work.get("trace") or 1.0
     spent = {stage: done / base for stage, done in tracer.work.items()}
-    evidence = _evidence(rows, plan, weights, spent)
+    evidence = tuple(evidence_of(rows, plan, weights, spent))
     judged = [row.ratio for row in rows if row.ratio is not None and not row.excused]
-    sections = {
-        "schema": "noisescope verdict",
-        "version": 1,
-        "verdict": {
-            "outcome": outcome,
-            "missing": missing,
-            "not_covered": not_covered,
-            "false_alarm_rate": FALSE_ALARMS,
-            "worst_ratio": max(judged, default=None),
-        },
-        "suspects": as_sections(suspects),
-        "evidence": [{"method": e.method, "sentence": e.sentence, "forwards": e.forwards} for e in evidence],
-        "precision_modes": modes,
-        "non_deterministic": [row.site.name for row in rows if row.differing and not row.faulty],
-        "sites": [_site(row) for row in rows],
-        "coverage": {
+    changing = [row.site.name for row in rows if row.differing and not row.faulty]
+    sections = sections_of(
+        outcome,
+        model=model,
+        config=config,
+        evidence=evidence,
+        by_stage=spent,
+        coverage={
             "checked": len(rows),
             "layers": len(layout.blocks),
             "unjudged": [row.site.name for row in rows if row.host is not None and not row.host.judged],
             "hidden": [f"{module} ({kernel})" for module, kernel in _hidden(tracer)],
         },
-        "cost": {"forward_pass_equivalents": sum(spent.values()), "by_stage": spent},
-        "config": {
-            "model": name or type(model).__name__,
-            "method": method,
-            "runs": runs,
-            "precision_mode": precision_mode,
-            "shape": _shape(inputs),
-        },
-        "environment": _environment(model),
-        "truth": [_truth(simulator, suspects) for simulator in simulators],
-    }
-    return Verdict(
-        outcome,  # type: ignore[arg-type]
-        tuple(suspects),
-        tuple(evidence),
-        tuple(missing),
-        tuple(modes),
-        tuple(sections["non_deterministic"]),  # type: ignore[arg-type]
-        sections,
+        suspects=suspects,
+        sites=[site_section(part) for row in rows for part in (row, row.closer) if part is not None],
+        missing=missing,
+        not_covered=not_covered,
+        precision_modes=modes,
+        non_deterministic=changing,
+        false_alarm_rate=FALSE_ALARMS,
+        worst_ratio=max(judged, default=None),
+        simulators=simulators,
     )
+    return Verdict(outcome, tuple(suspects), evidence, tuple(missing), tuple(modes), tuple(changing), sections)
 
 
 # --- precision modes --------------------------------------------------------------------------------------------
@@ -137,25 +117,9 @@ def _suspect(rows: Sequence[Row]) -> Suspect:
         site.module,
         kinds[0] if kinds else "other",
         any(row.differing for row in rows),
-        tuple(_sentences(first)),
+        tuple(against(first)),
         len(rows),
     )
-
-
-def _sentences(row: Row) -> list[str]:
-    found = []
-    if not row.finite:
-        found.append("gives values that are not finite")
-    if row.host is not None and row.convicted:
-        found.append(
-            f"host: {row.host.bad} of {row.host.elements} elements are off, "
-            f"by up to {row.host.ratio:.3g} times the rounding bound"
-        )
-    if row.differing:
-        found.append(f"repeat: {row.differing} of {row.elements} elements come out otherwise when it is asked again")
-    for failure in row.failures:
-        found.append(f"identities: {failure.identity}: fails in {failure.bad} of {failure.elements} elements")
-    return found
 
 
 def _memory(changed: Any) -> Suspect:
@@ -203,103 +167,3 @@ def _not_covered(plan: Plan, method: str, weights: WeightCheck | None) -> list[s
 def _hidden(tracer: Tracer) -> list[tuple[str, str]]:
     watch = tracer.device.watch
     return list(watch.hidden) if watch is not None else []
-
-
-def _evidence(rows: Sequence[Row], plan: Plan, weights: WeightCheck | None, spent: dict[str, float]) -> list[Evidence]:
-    found = []
-    if plan.runs > 1:
-        found.append(Evidence("repeat", _repeat(rows, plan), spent.get("repeat", 0.0)))
-    if plan.host:
-        found.append(Evidence("host", _host(rows), spent.get("host", 0.0)))
-    if plan.identities:
-        found.append(Evidence("identities", _identities(rows), spent.get("identities", 0.0)))
-    if weights is not None:
-        changed = f"{len(weights.changed)} of {weights.checked} tensors are not those of the file"
-        same = f"all {weights.checked} tensors are those of the file"
-        found.append(Evidence("weights", changed if weights.changed else same, 0.0))
-    return found
-
-
-def _repeat(rows: Sequence[Row], plan: Plan) -> str:
-    differ = [row for row in rows if row.differing]
-    if not differ:
-        return f"clean ({plan.runs} runs of {len(rows)} calls)"
-    beyond = [row for row in differ if row.beyond]
-    if beyond:
-        return f"first difference  {beyond[0].site.name}   {beyond[0].differing} of {beyond[0].elements} elements"
-    return f"{len(differ)} calls come out otherwise every time, within rounding; first {differ[0].site.name}"
-
-
-def _host(rows: Sequence[Row]) -> str:
-    off = [row for row in rows if row.convicted and row.faulty]
-    if off:
-        first = off[0]
-        assert first.host is not None
-        return (
-            f"first deviation  {first.site.name}   {first.host.bad} of {first.host.elements} elements, "
-            f"{first.host.ratio:.3g} x the rounding bound"
-        )
-    excused = sum(row.excused for row in rows)
-    judged = sum(row.host is not None and row.host.judged for row in rows)
-    more = f", {excused} by the precision mode" if excused else ""
-    return f"{judged} calls within their rounding bounds{more}"
-
-
-def _identities(rows: Sequence[Row]) -> str:
-    off = [row for row in rows if row.failures and row.faulty]
-    asked = sum(len(row.identities) for row in rows)
-    if not off:
-        return f"{asked} hold at {sum(bool(row.identities) for row in rows)} calls"
-    names = ", ".join(failure.identity for failure in off[0].failures)
-    more = f"; and at {len(off) - 1} more calls" if len(off) > 1 else "; nowhere else"
-    return f"{names}: fails at {off[0].site.name}{more}"
-
-
-def _site(row: Row) -> dict[str, Any]:
-    return {
-        "site": row.site.name,
-        "layer": row.site.layer,
-        "operator": row.site.operator,
-        "module": row.site.module,
-        "elements": row.elements,
-        "rule": row.host.rule if row.host else None,
-        "ratio": row.ratio,
-        "bad": row.host.bad if row.host else None,
-        "differing": row.differing if row.repeated else None,
-        "identities": row.identities,
-        "failed": [failure.identity for failure in row.failures],
-        "faulty": row.faulty,
-    }
-
-
-def _shape(inputs: dict[str, Any]) -> list[int]:
-    ids = next((given for given in inputs.values() if isinstance(given, Tensor)), None)
-    return list(ids.shape) if ids is not None else []
-
-
-def _environment(model: nn.Module) -> dict[str, Any]:
-    parameter = next(model.parameters(), None)
-    return {
-        "dtype": str(parameter.dtype).removeprefix("torch.") if parameter is not None else None,
-        "device": parameter.device.type if parameter is not None else None,
-        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
-        "torch": torch.__version__,
-    }
-
-
-def _truth(simulator: FaultSimulator, suspects: Sequence[Suspect]) -> dict[str, Any]:
-    """Where a simulated fault really was, and how it fared."""
-    target = simulator.target
-    exact = [at for at, s in enumerate(suspects, 1) if s.module == target.module and s.operator in target.operators]
-    layer = [at for at, s in enumerate(suspects, 1) if s.layer == target.layer]
-    return {
-        "fault": str(simulator.fault),
-        "site": target.name,
-        "layer": target.layer,
-        "operator": target.operator,
-        "inert": simulator.inert,
-        "changed": simulator.changed,
-        "elements": simulator.elements,
-        "rank": exact[0] if exact else None,
-        "layer_rank": layer[0] if layer else None,
-    }

@@ -15,13 +15,14 @@ from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import first_non_finite
 from ..errors import InputError, NonFinite, unknown_name
-from ..faults import Fault, FaultSimulator, parse_fault
+from ..faults import Fault, FaultSimulator, Survey, parse_fault
 from ..injection import Watch
 from ..sites import Layout
 from .deciding import decide
 from .device import Device
 from .precision import MODES
 from .prompts import ROWS, open_prompts
+from .sections import shape_of
 from .srdd import PROMPTS, rank_layers
 from .tracing import Plan, Row, Tracer
 from .verdict import Verdict
@@ -79,7 +80,8 @@ def locate(
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
-    simulators = [FaultSimulator(model, fault, layout=layout, inputs=inputs) for fault in faults]
+    survey = Survey.of(model, layout, inputs) if faults else None
+    simulators = [FaultSimulator(model, fault, layout=layout, survey=survey) for fault in faults]
     tell = progress or (lambda _stage, _total: lambda: None)
     with ExitStack() as stack, torch.no_grad():
         for simulator in simulators:
@@ -98,19 +100,16 @@ def locate(
         plan = _plan(method, budget, runs)
         tracer, finite = _trace(model, inputs, layout, plan, tell)
     changed = compare_weights(model, layout, checkpoint) if checkpoint is not None else None
-    verdict = decide(
-        tracer,
-        plan,
-        method=method,
-        weights=changed,
-        inputs=inputs,
-        model=model,
-        layout=layout,
-        name=name,
-        precision_mode=precision_mode,
-        simulators=simulators,
-        runs=runs,
-    )
+    config = {
+        "model": name or type(model).__name__,
+        "method": method,
+        "runs": plan.runs,
+        "budget": budget,
+        "precision_mode": precision_mode,
+        "shape": shape_of(inputs),
+        "seed": seed,
+    }
+    verdict = decide(tracer, plan, config=config, weights=changed, model=model, layout=layout, simulators=simulators)
     if verdict.outcome != "faulty" and not finite:
         raise _non_finite(model, inputs, layout)
     return verdict

@@ -35,9 +35,9 @@ from ..noise import RelativeGaussian
 from ..operators import OPERATORS
 from ..sites import Layout
 from ..specs import Layer, Selection
-from .deciding import _environment, _shape, _truth
 from .host import on_host
 from .prompts import open_prompts
+from .sections import sections_of, shape_of
 from .verdict import Evidence, Verdict
 
 __all__ = ["PROMPTS", "SCALES", "TRIALS", "LayerScore", "five_prompts", "rank_layers", "score_layers"]
@@ -84,37 +84,28 @@ def rank_layers(
     ranking = sorted(score_layers(responses), key=lambda found: -found.score)
     evidence = Evidence("srdd", _sentence(ranking), float(sum(forwards.values())))
     place: dict[Layer | None, int] = {found.layer: rank for rank, found in enumerate(ranking, 1)}
-    sections = {
-        "schema": "noisescope verdict",
-        "version": 1,
-        "verdict": {
-            "outcome": "inconclusive",
-            "missing": [MISSING],
-            "false_alarm_rate": None,
-            "worst_ratio": None,
-        },
-        "suspects": [],
-        "evidence": [asdict(evidence)],
-        "precision_modes": [],
-        "non_deterministic": [],
-        "sites": [],
-        "coverage": {"checked": 0, "layers": len(layout.blocks), "unjudged": [], "hidden": []},
-        "cost": {
-            "forward_pass_equivalents": evidence.forwards,
-            "by_stage": {stage: float(count) for stage, count in forwards.items()},
-        },
-        "config": {
-            "model": name or type(model).__name__,
-            "method": "srdd",
-            "runs": TRIALS,
-            "precision_mode": precision_mode,
-            "shape": _shape(inputs),
-            "seed": seed,
-        },
-        "environment": _environment(model),
-        "truth": [{**_truth(one, ()), "srdd_rank": place.get(one.target.layer)} for one in simulators],
-        "srdd": [asdict(found) for found in ranking],
+    config = {
+        "model": name or type(model).__name__,
+        "method": "srdd",
+        "runs": TRIALS,
+        "budget": None,
+        "precision_mode": precision_mode,
+        "shape": shape_of(inputs),
+        "seed": seed,
     }
+    sections = sections_of(
+        "inconclusive",
+        model=model,
+        config=config,
+        evidence=[evidence],
+        by_stage={stage: float(count) for stage, count in forwards.items()},
+        coverage={"checked": 0, "layers": len(layout.blocks), "unjudged": [], "hidden": []},
+        missing=[MISSING],
+        simulators=simulators,
+    )
+    for truth in sections["truth"]:
+        truth["srdd_rank"] = place.get(truth["layer"])
+    sections["srdd"] = [asdict(found) for found in ranking]
     return Verdict("inconclusive", (), (evidence,), (MISSING,), sections=sections)
 
 

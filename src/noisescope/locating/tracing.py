@@ -30,6 +30,10 @@ _NOTHING = frozenset({"empty", "new_empty", "empty_like", "rand", "randn", "rand
 """functions whose value nobody can foretell"""
 
 
+CLOSER_LOOKS = 8
+"""how often the steps of a fused kernel that is off are tried by themselves, until one of them is off too"""
+
+
 @dataclass
 class Row:
     """What was found at one call."""
@@ -138,14 +142,15 @@ class Tracer:
             row.host = check_on_host(here, mine, alarms)
         if others:
             row.beyond = self._is_beyond(row, here, [mine, *others], alarms)
-        if self._plan.identities:
+        if self._plan.identities and not _has_nan(here):
             self._ask(row, call, here, value, alarms)
         if row.faulty:
             wrong = mine if row.convicted else next(iter(others), mine)
             row.kind = self._name(row, here, wrong, alarms)
             row.modes = explaining_modes(here, wrong, alarms) if row.is_product and row.repeats else ()
         if here.name == "scaled_dot_product_attention" and (row.faulty or self._plan.identities):
-            row.closer = self._look_closer(call)
+            looks = CLOSER_LOOKS if row.deviates else 1
+            row.closer = next(filter(None, (self._look_closer(call) for _ in range(looks))), None)
         return row
 
     def _repeat(self, row: Row, call: Call, here: HostCall, value: Tensor) -> list[Tensor]:
@@ -185,7 +190,7 @@ class Tracer:
         return name_kind(value, due, slack, repeats=row.repeats)
 
     def _look_closer(self, call: Call) -> Row | None:
-        """Whether one step of a fused attention kernel is off when it is computed by itself."""
+        """Whether one step of a fused attention kernel is off when it is computed by itself, in float32 as inside."""
         found: list[Row] = []
 
         def step(operator: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
@@ -196,13 +201,26 @@ class Tracer:
             found.append(self._look(part, value))
             return value
 
-        attention_in_steps(step, **sdpa_arguments(call.args, call.kwargs))
+        given = sdpa_arguments(call.args, call.kwargs)
+        attention_in_steps(step, **{name: _wide(part) for name, part in given.items()})
         return next((row for row in found if row.faulty), None)
 
     def _count(self, stage: str, here: HostCall, value: Tensor, *, times: float = 1.0) -> float:
         done = times * _work(here, value)
         self.work[stage] = self.work.get(stage, 0.0) + done
         return done
+
+
+def _has_nan(here: HostCall) -> bool:
+    """True if the call was given a NaN: no algebra holds for these."""
+    given = (leaf for leaf in tree_leaves((here.args, here.kwargs)) if isinstance(leaf, Tensor))
+    own = here.module.parameters() if here.module is not None else ()
+    return any(bool(leaf.isnan().any()) for leaf in (*given, *own) if leaf.is_floating_point())
+
+
+def _wide(given: Any) -> Any:
+    narrow = isinstance(given, Tensor) and given.is_floating_point() and given.dtype.itemsize < 4
+    return given.float() if narrow else given
 
 
 def _work(here: HostCall, value: Tensor) -> float:

@@ -1,9 +1,11 @@
 """The verdict on a device: healthy, faulty or inconclusive, with its evidence. Prints as a person would say it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from ..report.verdict import render_verdict, render_verdict_summary, save_verdict
 from ..specs import Layer
 
 __all__ = ["EXIT_CODES", "Evidence", "Outcome", "Suspect", "Verdict"]
@@ -73,18 +75,39 @@ class Verdict:
         """0 healthy, 10 faulty, 11 inconclusive."""
         return EXIT_CODES[self.outcome]
 
+    def to_json(self) -> str:
+        """Strict JSON; the same verdict gives the same text."""
+        return render_verdict(self.sections, "json")
+
+    def to_markdown(self) -> str:
+        """Markdown for a pull request; the same verdict gives the same text."""
+        return render_verdict(self.sections, "md")
+
+    def to_html(self) -> str:
+        """One page that holds everything it shows, to be opened in a browser; the same verdict gives the same text."""
+        return render_verdict(self.sections, "html")
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes `verdict.md`, `verdict.html` and, last, `verdict.json` into a directory; the page, to open it.
+
+        The directory is made if needed, and files that are there are replaced.
+        """
+        return save_verdict(self.sections, directory)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return render_verdict_summary(self.sections)
+
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        width = max(len(name) for name in (*(found.method for found in self.evidence), "not covered")) + 2
-        for found in self.evidence:
-            yield f"{found.method:<{width}}{found.sentence}"
-        for mode in self.precision_modes:
-            yield f"{'mode':<{width}}{mode}"
-        for what, lines in (("missing", self.missing), ("not covered", self.sections["verdict"]["not_covered"])):
-            for line in lines:
-                yield f"{what:<{width}}{line}"
+        told = [(found.method, found.sentence) for found in self.evidence]
+        told += [("mode", mode) for mode in self.precision_modes]
+        told += [("missing", line) for line in self.missing]
+        told += [("not covered", line) for line in self.sections["verdict"]["not_covered"]]
+        width = max((len(label) for label, _ in told), default=0) + 2
+        yield from (f"{label:<{width}}{line}" for label, line in told)
         yield self.sentence
 
     @property
@@ -108,11 +131,3 @@ def verdict_sentence(sections: Mapping[str, Any]) -> str:
     worst = found["worst_ratio"]
     bound = f", worst {worst:.2g} of its rounding bound" if worst is not None else ""
     return f"Verdict: HEALTHY   {checked} operators checked in {passes:.1f} passes{bound}"
-
-
-def as_sections(suspects: Sequence[Suspect]) -> list[dict[str, Any]]:
-    """Suspects as plain values, ranked."""
-    return [
-        {"rank": rank, **asdict(suspect), "evidence": list(suspect.evidence), "where": suspect.where}
-        for rank, suspect in enumerate(suspects, 1)
-    ]

@@ -7,7 +7,7 @@ template, the data is a JSON block, and a content security policy lets run only 
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from importlib.util import find_spec
@@ -22,18 +22,17 @@ from .escaping import visible
 from .page.contents import contents
 from .page.data import page_data
 
-__all__ = ["environment", "render_html"]
+__all__ = ["content_security_policy", "environment", "json_block", "page_parts", "render_html"]
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 WORDS = ("CRITICAL", "HIGH", "MODERATE", "MEDIUM", "LOW", "ROBUST")
 """readings that have a colour of their own"""
-SCRIPTS = ("plots.js", "scrolling.js", "map.js", "panel.js", "windows.js", "charts.js", "controls.js")
+SCRIPTS = ("plots.js", "scrolling.js", "grid.js", "map.js", "panel.js", "windows.js", "charts.js", "controls.js")
 
 
 def render_html(sections: Mapping[str, Any]) -> str:
     """The whole page as text; the same sections give the same text."""
-    scripts = [_plotly(), *map(_asset, SCRIPTS)]
-    style = _asset("page.css")
+    style, scripts, reserved = page_parts(("page.css",), SCRIPTS)
     page = environment().get_template("page.html")
     return page.render(
         contents(sections),
@@ -41,8 +40,14 @@ def render_html(sections: Mapping[str, Any]) -> str:
         style=Markup(style),
         scripts=[Markup(script) for script in scripts],
         data=Markup(json_block(page_data(sections))),
-        reserved_styles=_style_ids(scripts[0]),
+        reserved_styles=reserved,
     )
+
+
+def page_parts(styles: Sequence[str], scripts: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """What a page with plots brings along: its style, plotly and these scripts, and styles that plotly would add."""
+    plotly = _plotly()
+    return "".join(map(_asset, styles)), [plotly, *map(_asset, scripts)], _style_ids(plotly)
 
 
 @lru_cache(maxsize=1)

@@ -1,11 +1,12 @@
 """Which layer a module or a site belongs to, from its name, and the layers of a report in the order of the model."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
     "channel_unit",
+    "in_model_order",
     "inner_path",
     "label",
     "layer_of_module",
@@ -29,8 +30,13 @@ def label(layer: int | str) -> str:
 
 
 def map_layers(sections: Mapping[str, Any]) -> list[int | str]:
-    """The columns of the map: embed, every block, final_norm, head; any other name at the end."""
-    found = list(dict.fromkeys(cell["layer"] for cell in sections["map"].get("cells", ())))
+    """The columns of the map."""
+    return in_model_order(cell["layer"] for cell in sections["map"].get("cells", ()))
+
+
+def in_model_order(layers: Iterable[int | str]) -> list[int | str]:
+    """Each once: embed, the blocks, final_norm, head; any other name at the end."""
+    found = list(dict.fromkeys(layers))
     blocks = sorted(layer for layer in found if isinstance(layer, int))
     names = [layer for layer in found if isinstance(layer, str)]
     others = sorted(set(names) - {*_BEFORE, *_AFTER})

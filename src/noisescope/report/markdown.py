@@ -23,7 +23,7 @@ from .rows import (
 )
 from .sentences import avalanches, channels, counts, critical_noise, subject, trust, verdict
 
-__all__ = ["markdown_table", "render_markdown"]
+__all__ = ["fact_table", "fold", "markdown_table", "render_markdown"]
 
 SHOWN = 8
 FOLDED = 60
@@ -89,20 +89,21 @@ def _next_steps(sections: Sections) -> str:
 
 def _folded(sections: Sections) -> Iterable[str]:
     """The long tables, each under its title."""
-    yield _fold("Operators", _places(operators(sections)))
-    yield _fold("Windows", _window_table(sections))
-    yield _fold("All together, and groups of layers", _places(several(sections)))
-    yield _fold("Map: the most fragile cells", _cells(sections))
-    yield _fold("Critical noise", _threshold_table(sections))
-    yield _fold("Outlier channels", _module_table(sections))
-    yield _fold("Proxies against sensitivity", _proxies(sections))
-    yield _fold("Coverage and observer", _facts(sections["coverage"]))
-    yield _fold("Environment and configuration", _facts({**sections["environment"], **sections["config"]}))
-    yield _fold("Thresholds and where they come from", _readings(sections))
-    yield _fold("Cost, in forward passes", _facts(sections["cost"]["by_stage"]))
+    yield fold("Operators", _places(operators(sections)))
+    yield fold("Windows", _window_table(sections))
+    yield fold("All together, and groups of layers", _places(several(sections)))
+    yield fold("Map: the most fragile cells", _cells(sections))
+    yield fold("Critical noise", _threshold_table(sections))
+    yield fold("Outlier channels", _module_table(sections))
+    yield fold("Proxies against sensitivity", _proxies(sections))
+    yield fold("Coverage and observer", fact_table(sections["coverage"]))
+    yield fold("Environment and configuration", fact_table({**sections["environment"], **sections["config"]}))
+    yield fold("Thresholds and where they come from", _readings(sections))
+    yield fold("Cost, in forward passes", fact_table(sections["cost"]["by_stage"]))
 
 
-def _fold(title: str, body: str) -> str:
+def fold(title: str, body: str) -> str:
+    """What is shown when it is asked for; nothing for no body."""
     return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>" if body else ""
 
 
@@ -161,7 +162,8 @@ def _readings(sections: Sections) -> str:
     return markdown_table(("metric", "formula", "reading", "origin"), lines)
 
 
-def _facts(table: Sections) -> str:
+def fact_table(table: Sections) -> str:
+    """Names and values of a part of a report."""
     return markdown_table(("what", "value"), [(code(name), code(value)) for name, value in facts(table)])
 
 

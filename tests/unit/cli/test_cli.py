@@ -8,6 +8,7 @@ import pytest
 
 from families import build
 from noisescope.cli import main
+from noisescope.errors import ModelError
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +98,16 @@ def test_an_interrupt_is_130(capsys, monkeypatch: pytest.MonkeyPatch, directory:
 
     monkeypatch.setattr("noisescope.models.load", interrupt)
     assert run(capsys, "sites", directory)[0] == 130
+
+
+@pytest.mark.parametrize("verb", ["sites", "diagnose", "locate"])
+def test_who_gives_no_model_is_told_which_one_it_is(capsys, monkeypatch, tmp_path, verb: str) -> None:
+    def refuse(name, **_kwargs):
+        raise ModelError(f"asked for {name}")
+
+    monkeypatch.setattr("noisescope.models.load", refuse)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, verb)
+    assert (code, out) == (4, "")
+    assert err.splitlines() == ["no model given: using SmolLM2-135M-Instruct", "noisescope: asked for None"]
+    assert run(capsys, verb, "./a/model")[2] == "noisescope: asked for ./a/model\n"

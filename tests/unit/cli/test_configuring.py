@@ -244,8 +244,8 @@ def test_an_error_that_shows_later_names_the_line_too(
         raise NothingMatched("layers: 99 is out of range, the model has 0 to 2")
 
     monkeypatch.setattr(noisescope.diagnosis, "diagnose", too_far)
-    text = "level: layer\nlayers: 99"
-    assert refused(capsys, text, code=3) == [":2 layers: 99 is out of range, the model has 0 to 2"]
+    text = "model: ./a/model\nlevel: layer\nlayers: 99"
+    assert refused(capsys, text, code=3) == [":3 layers: 99 is out of range, the model has 0 to 2"]
     assert main(["diagnose", "--config", "sweep.yaml", "--layers", "98"]) == 3
     assert capsys.readouterr().err == "noisescope: --layers: 99 is out of range, the model has 0 to 2\n"
 

@@ -173,6 +173,20 @@ def test_rounding_acts_before_the_cast(monkeypatch):
     assert broken(model, hidden, "wrong_rounding", 1)[0].item() == 2.0
 
 
+@pytest.mark.parametrize(
+    ("kind", "magnitude"), [("gain", 0.001), ("wrong_rounding", 2), ("low_precision_accumulate", 7)]
+)
+def test_under_autocast_it_is_the_fault_of_the_narrow_product(kind, magnitude):
+    model, hidden, _ = product(torch.float32)
+    narrow, same, _ = product(torch.bfloat16)  # the same numbers, rounded
+    due, _ = broken(narrow, same, kind, magnitude)
+    with torch.autocast("cpu", torch.bfloat16):
+        value, fault = broken(model, hidden, kind, magnitude)
+    assert value.dtype == torch.bfloat16
+    assert torch.equal(value, due)
+    assert not fault.inert
+
+
 # --- odd values -------------------------------------------------------------------------------------------------
 
 

@@ -345,7 +345,7 @@ def test_all_ways_to_ask_are_one_question(llama):
         FaultSimulator(llama, 1, "gain", 0.5, 0.5, 3),
     ]
     assert {simulator.fault for simulator in asked} == {fault}
-    assert repr(asked[0]) == "<FaultSimulator: gain:0.5@1,sparsity=0.5 at model.layers.1.residual.1>"
+    assert repr(asked[0]) == "<FaultSimulator: gain:0.5@1,sparsity=0.5,seed=3 at model.layers.1.residual.1>"
 
 
 @pytest.mark.parametrize("more", [{"magnitude": 0.1}, {"sparsity": 0.1}, {"p": 0.5}, {"absolute": True}])

@@ -323,6 +323,11 @@ def test_equal_rows_count_once() -> None:
     assert prompts_of({"input_ids": ids}) == ids[0].reshape(5, 2).tolist()
 
 
+def test_equal_windows_count_once() -> None:
+    ids = torch.tensor([[1, 1, 1, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9]])
+    assert prompts_of({"input_ids": ids}) == [[1, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_no_part_of_a_prompt(side: str) -> None:
     ids, mask = torch.arange(3, 33).reshape(5, 6), torch.ones(5, 6, dtype=torch.long)

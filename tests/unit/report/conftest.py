@@ -22,3 +22,17 @@ def whole() -> dict[str, Any]:
 def sections(whole: dict[str, Any]) -> dict[str, Any]:
     """A copy that a test may change."""
     return deepcopy(whole)
+
+
+@pytest.fixture(scope="session")
+def found_fault() -> dict[str, Any]:
+    """The sections of a verdict on a device with a simulated fault."""
+    model, tokenizer = fixture("llama")
+    found = ns.locate(model, tokenizer=tokenizer, simulate="saturation:0.2@2.linear", name="a llama")
+    return dict(found.sections)
+
+
+@pytest.fixture
+def verdict(found_fault: dict[str, Any]) -> dict[str, Any]:
+    """A copy that a test may change."""
+    return deepcopy(found_fault)

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,6 +52,14 @@ class HostCall:
         """The function's plain name: in place or not, method or not."""
         return plain_name(self.function) or ""
 
+    @cached_property
+    def _copy(self) -> nn.Module:
+        return copy.deepcopy(self.module).to(_CPU)  # type: ignore[union-attr]
+
+    @cached_property
+    def _in_double(self) -> nn.Module:
+        return copy.deepcopy(self.module).to(_CPU).double()  # type: ignore[union-attr]
+
     def without_denormals(self) -> "HostCall | None":
         """The call as a device sees it that takes numbers below the normal ones for 0; None if there are none."""
         found = tree_map(_flushed, (self.args, self.kwargs))
@@ -62,7 +71,7 @@ class HostCall:
     def native(self) -> Any:
         """The value in the call's own dtypes."""
         if self.module is not None:
-            return copy.deepcopy(self.module).to(_CPU).forward(*self.args, **self.kwargs)
+            return self._copy.forward(*self.args, **self.kwargs)
         return self.function(*_unshared(self.args), **_unshared(self.kwargs))
 
     def in_double(self, *args: Any) -> Any:
@@ -70,7 +79,7 @@ class HostCall:
         given, named = tree_map(_to_double, (args or self.args, self.kwargs))
         with Doubled():
             if self.module is not None:
-                return copy.deepcopy(self.module).to(_CPU).double().forward(*given, **named)
+                return self._in_double.forward(*given, **named)
             return self.function(*given, **named)
 
 

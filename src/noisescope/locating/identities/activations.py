@@ -1,5 +1,6 @@
 """Identities of activations: silu(x) - silu(-x) = x, and the same for gelu, up to rounding."""
 
+import torch
 from torch import Tensor
 
 from ..host.arguments import HostCall
@@ -16,10 +17,13 @@ def _reflected(probe: Probe) -> Expectation | None:
         return None
     negative = (-x.cpu()).to(x.device)
     there, back = probe.value.cpu().double(), probe.again(negative, *probe.args[1:]).cpu().double()
-    call = HostCall.of(probe.call)
-    rule = rule_of(call)
-    assert rule is not None
-    assert rule.spread is not None
-    bound = sum(rule.spread(call, v, probe.alarms) + half_ulp(v, probe.value.dtype) for v in (there, back))
-    assert isinstance(bound, Tensor)
+
+    def bound() -> Tensor:
+        call = HostCall.of(probe.call)
+        rule = rule_of(call)
+        assert rule is not None
+        assert rule.spread is not None
+        both = [rule.spread(call, v, probe.alarms) + half_ulp(v, probe.value.dtype) for v in (there, back)]
+        return torch.stack(both).sum(0)
+
     return Expectation(there - back, x.cpu().double(), bound)

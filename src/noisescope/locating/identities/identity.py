@@ -53,8 +53,8 @@ class Expectation:
 
     got: Tensor
     expected: Tensor
-    bound: Tensor | None = None
-    """None for bit by bit"""
+    bound: Callable[[], Tensor] | None = None
+    """computed only where bits differ; None for bit by bit"""
     floor: float = 0.0
     """errors below this are underflow: a scaled probe loses other digits than the call"""
 
@@ -62,11 +62,13 @@ class Expectation:
         """How many elements disagree, and the largest error in units of the bound (infinite for bits)."""
         got, expected = self.got.cpu(), self.expected.cpu()
         same = (got == expected) | (got.isnan() & expected.isnan())
+        if bool(same.all()):
+            return 0, 0.0
         error = (got.double() - expected.double()).abs().nan_to_num(torch.inf)
         if self.bound is None:
             wrong = ~same & (error > self.floor)
             return int(wrong.sum()), float("inf") if bool(wrong.any()) else 0.0
-        ratio = torch.where(same, 0.0, error / (self.bound.cpu().double() + self.floor))
+        ratio = torch.where(same, 0.0, error / (self.bound().cpu().double() + self.floor))
         return int((ratio > 1).sum()), float(ratio.max()) if ratio.numel() else 0.0
 
 

@@ -57,8 +57,11 @@ def _negated(probe: Probe) -> Expectation | None:
     given = [x.cpu(), -x.cpu(), pattern, -pattern]
     values = [probe.value, *(probe.again(rows.to(x.device), *probe.args[1:]) for rows in given[1:])]
     there, back, up, down = (value.cpu().double() for value in values)
-    bound = sum(_bound(probe, rows, value) for rows, value in zip(given, (there, back, up, down), strict=True))
-    assert isinstance(bound, Tensor)
+
+    def bound() -> Tensor:
+        pairs = zip(given, (there, back, up, down), strict=True)
+        return torch.stack([_bound(probe, rows, value) for rows, value in pairs]).sum(0)
+
     return Expectation(there + back, up + down, bound)
 
 

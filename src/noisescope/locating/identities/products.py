@@ -159,13 +159,16 @@ def _permuted(probe: Probe) -> Expectation | None:
         addend = addend.cpu()[..., order]
     mixed = torch.empty_like(parts.right, device="cpu").copy_(parts.right.cpu()[..., order])
     got = _run(probe, parts, parts.left, mixed, addend)
-    product = parts.product()
-    lam = quantile(product.length, got.numel(), probe.alarms)
-    bounds = [product.spread(columns, lam) for columns in product.columns()]
-    spread = torch.cat(bounds, -1).broadcast_to(_shaped(probe.value).shape).reshape(probe.value.shape)
     value = probe.value.cpu()
-    bound = 2 * (half_ulp(value.float(), value.dtype) + spread)
-    return Expectation(got, value[..., order], bound[..., order])
+
+    def bound() -> Tensor:
+        product = parts.product()
+        lam = quantile(product.length, got.numel(), probe.alarms)
+        whole = torch.cat([product.spread(columns, lam) for columns in product.columns()], -1)
+        spread = whole.broadcast_to(_shaped(value).shape).reshape(value.shape)
+        return (2 * (half_ulp(value.float(), value.dtype) + spread))[..., order]
+
+    return Expectation(got, value[..., order], bound)
 
 
 @register("checksum", *PRODUCTS, exact=False, blind_to=("wrong_rounding",), cost=0.0)
@@ -190,8 +193,8 @@ def _checksum(probe: Probe) -> Expectation | None:
         last = half_ulp(value[..., columns].double(), value.dtype)
         squares = squares + (together[..., columns] * (spread + lam * last).square()).sum(-1)
     got = value.double().sum(-1)
-    bound = torch.as_tensor(squares).sqrt()
-    return Expectation(got, torch.as_tensor(expected).broadcast_to(got.shape), bound.broadcast_to(got.shape))
+    bound = torch.as_tensor(squares).sqrt().broadcast_to(got.shape)
+    return Expectation(got, torch.as_tensor(expected).broadcast_to(got.shape), lambda: bound)
 
 
 def _shaped(value: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def _sums_to_one(probe: Probe) -> Expectation | None:
     bound = 4 * scores.u * (weights * scores.distance()).sum(-1) + (lam * sqrt(length) + 10) * scores.u
     bound = bound + lam * (alike(weights) * last.square()).sum(-1).sqrt()
     total = weights.sum(-1)
-    return Expectation(total, torch.ones_like(total), bound)
+    return Expectation(total, torch.ones_like(total), lambda: bound)
 
 
 @register("shifted", "softmax", exact=False, blind_to=("gain", "bias", "dead_zone", "saturation", "wrong_rounding"))
@@ -55,11 +55,14 @@ def _shifted(probe: Probe) -> Expectation | None:
     scores, weights = found
     x, shift = probe.args[0], 1.0
     got = probe.again((x.cpu() + shift).to(x.device), *probe.args[1:])
-    lam = quantile(weights.shape[-1], weights.numel(), probe.alarms)
-    moved = torch.where(scores.rows.abs() < 1e30, unit(x.dtype) * (scores.rows + shift).abs(), 0.0)
-    moved = moved + 2 * scores.cast
-    bound = 2 * softmax_spread(scores.rows, weights, lam, scores.u, moved) + 2 * half_ulp(weights, probe.value.dtype)
-    return Expectation(got, probe.value, bound.transpose(scores.dim, -1))
+
+    def bound() -> Tensor:
+        lam = quantile(weights.shape[-1], weights.numel(), probe.alarms)
+        moved = torch.where(scores.rows.abs() < 1e30, unit(x.dtype) * (scores.rows + shift).abs(), 0.0)
+        spread = softmax_spread(scores.rows, weights, lam, scores.u, moved + 2 * scores.cast)
+        return (2 * spread + 2 * half_ulp(weights, probe.value.dtype)).transpose(scores.dim, -1)
+
+    return Expectation(got, probe.value, bound)
 
 
 @register("constant", "attention", exact=False, blind_to=_RENORMALISED)
@@ -75,7 +78,7 @@ def _constant(probe: Probe) -> Expectation | None:
     u, narrow = accumulator_unit(got.dtype), unit(got.dtype)
     bound = torch.full(got.shape, (2 * lam * sqrt(length) + 8) * u + (lam * narrow if narrow > u else 0.0))
     dead = (got == 0).all(-1, keepdim=True).cpu()  # rows in which everything is masked
-    return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), bound)
+    return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), lambda: bound)
 
 
 @register("one key", "attention", exact=True, blind_to=_RENORMALISED, cost=0.1)
@@ -101,7 +104,7 @@ def _one_key(probe: Probe) -> Expectation | None:
     scores = query.cpu().double().norm(dim=-1, keepdim=True) * size * (given.get("scale") or 1 / sqrt(query.size(-1)))
     roundings = 8 + 2 * scores.abs() if narrow > u else torch.full((), 4.0)
     bound = half_ulp(expected.double(), got.dtype) + u * roundings * expected.double().abs()
-    return Expectation(got, expected, bound, floor=torch.finfo(torch.float32).tiny)
+    return Expectation(got, expected, lambda: bound, floor=torch.finfo(torch.float32).tiny)
 
 
 @register("doubled", "attention", exact=True, blind_to=("dead_zone", "saturation", "bias", "gain", "wrong_rounding"))

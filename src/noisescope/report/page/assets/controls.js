@@ -95,8 +95,7 @@
     noisescope.map.start();
     noisescope.panel.start();
   }
-  noisescope.windows.start();
-  noisescope.charts.start();
+  for (const part of ["windows", "charts", "evidence"]) noisescope[part]?.start();
   noisescope.scrolling.watch(document);
   startContents();
   startCopying();

@@ -3,5 +3,5 @@
 
 const noisescope = (() => {
   const nothing = () => {};
-  return { redraw: nothing, setPrinting: nothing, windows: { start: nothing }, charts: { start: nothing } };
+  return { redraw: nothing, setPrinting: nothing };
 })();

@@ -1,0 +1,6 @@
+"""Makes the helper modules of this directory importable by their plain names."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
