@@ -15,7 +15,7 @@ from torch import Tensor
 from ...injection import sdpa_arguments
 from ..host.softmax import Scores, softmax_spread
 from ..rounding import accumulator_unit, alike, half_ulp, quantile, unit
-from .identity import Expectation, Probe, register
+from .identity import Expectation, Probe, laid_out_like, register
 
 __all__: list[str] = []
 
@@ -114,6 +114,6 @@ def _doubled(probe: Probe) -> Expectation | None:
     info = torch.finfo(value.dtype)
     if given.get("dropout_p") or float(value.abs().max()) > info.max / 4:
         return None
-    got = probe.device.run(probe.call.function, **{**given, "value": (value.cpu() * 2).to(value.device)})
+    got = probe.device.run(probe.call.function, **{**given, "value": laid_out_like(value.cpu() * 2, value)})
     floor = 4 * value.shape[-2] * max(torch.finfo(torch.float32).tiny, info.smallest_normal * info.eps)
     return Expectation(got, probe.value.cpu() * 2, floor=floor)
