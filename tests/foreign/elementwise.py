@@ -110,5 +110,5 @@ ELEMENTWISE = (
     Variant("div by reciprocal", ("div",), lambda: _divided, ("div",)),
     Variant("sin by one reduction", ("sin",), lambda: _angle(torch.sin), ("sin",)),
     Variant("cos by one reduction", ("cos",), lambda: _angle(torch.cos), ("cos",)),
-    Variant("two ulps off", _TRANSCENDENTAL, _two_ulps_off),
+    Variant("two ulps off", _TRANSCENDENTAL, _two_ulps_off, ("silu",)),
 )

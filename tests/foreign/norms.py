@@ -40,7 +40,7 @@ def _norm(given: Given) -> Norm | None:
         return None
     eps = named.get("eps")
     if eps is None:
-        eps = 1e-5 if means else torch.finfo(named["input"].dtype).eps
+        eps = 1e-5 if means else torch.finfo(wide(named["input"]).dtype).eps
     weight, bias = (None if given is None else wide(given) for given in (named.get("weight"), named.get("bias")))
     return Norm(wide(named["input"]), means, eps, weight, bias)
 

@@ -13,7 +13,7 @@ from math import log, pi, sqrt
 import torch
 from torch import Tensor
 
-__all__ = ["FALSE_ALARMS", "accumulator_unit", "half_ulp", "quantile", "share_of_alarms", "unit"]
+__all__ = ["FALSE_ALARMS", "accumulator_unit", "alike", "half_ulp", "quantile", "share_of_alarms", "unit"]
 
 FALSE_ALARMS = 1e-6
 """of a whole verdict, over all the tests that it makes"""
@@ -36,6 +36,17 @@ def half_ulp(reference: Tensor, dtype: torch.dtype) -> Tensor:
     smallest = torch.frexp(torch.tensor(info.tiny, dtype=torch.float64)).exponent
     exponent = exponent.maximum(smallest.to(exponent)) - 1
     return torch.ldexp(torch.ones_like(reference), exponent) * unit(dtype)
+
+
+def alike(values: Tensor) -> Tensor:
+    """How many numbers of a row, along the last dimension, are this one up to sign and a power of two.
+
+    These round alike, so their errors add up: (sum of n errors)^2 <= n times the sum of their squares.
+    """
+    mantissa = torch.frexp(values.double()).mantissa.abs().contiguous()
+    ordered = mantissa.sort(-1).values
+    upper = torch.searchsorted(ordered, mantissa, right=True)
+    return upper - torch.searchsorted(ordered, mantissa)
 
 
 def share_of_alarms(number: int) -> float:

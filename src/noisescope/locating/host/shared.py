@@ -39,15 +39,19 @@ def _fitted(rest: Tensor, basis: Tensor) -> Tensor:
     weights = torch.full_like(rest, 1 / rest.shape[-1])
     best = rest.abs()
     proven = torch.zeros_like(best[:, 0])
+    open_rows = torch.arange(len(rest))
     for _ in range(STEPS):
-        root = weights.sqrt().unsqueeze(-1)
-        c = torch.linalg.lstsq(basis * root, rest.unsqueeze(-1) * root, driver="gelsd").solution
-        left = (rest - (basis @ c).squeeze(-1)).abs()
-        proven = proven.maximum((weights * left.square()).sum(-1).sqrt())
-        best = torch.where((left.amax(-1) < best.amax(-1)).unsqueeze(-1), left, best)
-        most = best.amax(-1)
-        if bool(((most <= 1) | (proven > 1)).all()):
+        given, columns, share = rest[open_rows], basis[open_rows], weights[open_rows]
+        root = share.sqrt().unsqueeze(-1)
+        c = torch.linalg.lstsq(columns * root, given.unsqueeze(-1) * root, driver="gelsd").solution
+        left = (given - (columns @ c).squeeze(-1)).abs()
+        proven[open_rows] = proven[open_rows].maximum((share * left.square()).sum(-1).sqrt())
+        better = left.amax(-1) < best[open_rows].amax(-1)
+        best[open_rows] = torch.where(better.unsqueeze(-1), left, best[open_rows])
+        share = share * left + 1e-9 * left.amax(-1, keepdim=True) / rest.shape[-1]
+        weights[open_rows] = share / share.sum(-1, keepdim=True)
+        open_rows = open_rows[(best[open_rows].amax(-1) > 1) & (proven[open_rows] <= 1)]
+        if not len(open_rows):
             break
-        weights = weights * left + 1e-9 * left.amax(-1, keepdim=True) / rest.shape[-1]
-        weights = weights / weights.sum(-1, keepdim=True)
+    most = best.amax(-1)
     return best * torch.where(most <= 1, 1.0, proven / most).unsqueeze(-1)

@@ -16,8 +16,10 @@ from ...errors import InputError
 from ...injection import Call
 from ..device import Device
 
-__all__ = ["IDENTITIES", "Failure", "Identity", "Probe", "check_identities", "register"]
+__all__ = ["IDENTITIES", "Failure", "Identity", "Probe", "check_identities", "laid_out_like", "register"]
 
+_ALIGNED = 64
+"""bytes; torch's own memory starts at multiples of it"""
 AGAIN = 8
 """how often a disagreement within rounding is looked at again"""
 
@@ -119,6 +121,29 @@ def register(
         return check
 
     return add
+
+
+def laid_out_like(values: Tensor, like: Tensor) -> Tensor:
+    """The values on the device of `like`, in memory as that lies there.
+
+    Strides and alignment decide which kernel runs and in which order it sums, and so does, for `matmul`, whether an
+    operand requires a gradient; a probe must have those of the call. Where elements of `like` share their memory, the
+    values are shared too if they can be.
+    """
+    values = values.to(like.device)
+    if values.shape != like.shape or values.dtype != like.dtype:
+        return values
+    shared = [dim for dim, stride in enumerate(like.stride()) if stride == 0]
+    single = values
+    for dim in shared:
+        single = single.narrow(dim, 0, 1)
+    if shared and not bool((single == values).all()):
+        return values
+    skip = like.data_ptr() % _ALIGNED // like.element_size()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    memory = torch.empty(skip + span, dtype=like.dtype, device=like.device)
+    memory.as_strided(single.shape, like.stride(), skip).copy_(single)
+    return memory.as_strided(like.shape, like.stride(), skip).requires_grad_(like.requires_grad)
 
 
 def rows_of(operator: str) -> Iterator[Identity]:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from ...injection import plain_name
-from ..host.arguments import HostCall
+from ..host.arguments import HostCall, default_epsilon
 from ..host.rules import rule_of
 from ..rounding import half_ulp
-from .identity import Expectation, Probe, register
+from .identity import Expectation, Probe, laid_out_like, register
 
 __all__: list[str] = []
 
@@ -33,7 +33,7 @@ def _scaled(probe: Probe) -> Expectation | None:
     largest = float(x.abs().max()) if x.numel() else 0.0
     if not 0 < largest < min(info.max / 4, 2.0**60):
         return None
-    twice = (x.cpu() * 2).to(x.device)
+    twice = laid_out_like(x.cpu() * 2, x)
     if probe.call.is_module:
         with _epsilon_times_four(probe.call.module) as found:
             got = probe.again(twice, *probe.args[1:]) if found else None
@@ -83,7 +83,7 @@ def _of_function(probe: Probe, x: Tensor) -> Tensor | None:
         return None
     eps = given.get("eps")
     if eps is None:
-        eps = torch.finfo(x.dtype).eps if is_rms else 1e-5
+        eps = default_epsilon(x.dtype) if is_rms else 1e-5
     given |= {"input": x, "eps": 4 * eps}
     found: Tensor = probe.device.run(probe.call.function, *(given.get(name) for name in names))
     return found

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ...injection import Call, by_position, plain_name
 from ..host.products import Product
-from ..rounding import half_ulp, quantile
-from .identity import Expectation, Probe, register
+from ..rounding import alike, half_ulp, quantile
+from .identity import Expectation, Probe, laid_out_like, register
 
 __all__: list[str] = []
 
@@ -78,7 +78,9 @@ def _grouped(call: Call) -> _Parts | None:
 def _run(probe: Probe, parts: _Parts, left: Tensor, right: Tensor, addend: Tensor | None) -> Tensor:
     """The device's product of these; nothing but the operator itself is computed there."""
     device = probe.value.device
-    args = parts.args(left.to(device), right.to(device), None if addend is None else addend.to(device))
+    left = left if left is parts.left else laid_out_like(left, parts.left)
+    right = right if right is parts.right else laid_out_like(right, parts.right)
+    args = parts.args(left, right, None if addend is None else addend.to(device))
     _, kwargs = by_position(probe.call.function, probe.call.args, probe.call.kwargs)
     found: Tensor = probe.device.run(probe.call.function, *args, **kwargs)
     return found
@@ -140,7 +142,7 @@ def _known(probe: Probe) -> Expectation | None:
         return None
     length, width = parts.right.shape[-2:]
     columns = torch.arange(width) % length
-    tiled = torch.zeros_like(parts.right, device="cpu")  # laid out in memory as the weight is
+    tiled = torch.zeros_like(parts.right, device="cpu")
     tiled[..., columns, torch.arange(width)] = 1
     got = _run(probe, parts, parts.left, tiled, None)
     expected = parts.left.cpu()[..., columns].to(probe.value.dtype)
@@ -157,8 +159,7 @@ def _permuted(probe: Probe) -> Expectation | None:
     addend = parts.addend
     if addend is not None and addend.ndim and addend.shape[-1] == width:
         addend = addend.cpu()[..., order]
-    mixed = torch.empty_like(parts.right, device="cpu").copy_(parts.right.cpu()[..., order])
-    got = _run(probe, parts, parts.left, mixed, addend)
+    got = _run(probe, parts, parts.left, parts.right.cpu()[..., order], addend)
     value = probe.value.cpu()
 
     def bound() -> Tensor:
@@ -173,6 +174,7 @@ def _permuted(probe: Probe) -> Expectation | None:
 
 @register("checksum", *PRODUCTS, exact=False, blind_to=("wrong_rounding",), cost=0.0)
 def _checksum(probe: Probe) -> Expectation | None:
+    """The errors of different columns are independent, those of equal columns are equal: `rounding.alike` of a sum."""
     parts = _parts(probe.call)
     if parts is None or plain_name(probe.call.function) == "grouped_mm":
         return None
@@ -180,15 +182,17 @@ def _checksum(probe: Probe) -> Expectation | None:
     lam = quantile(product.length, value.numel(), probe.alarms)
     expected: Tensor | float = 0.0
     squares: Tensor | float = 0.0
+    key = torch.rand(product.length, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    keys = [(product.right[..., columns].double() * key).sum(-2) for columns in product.columns()]
+    together = alike(torch.cat(keys, -1)).unsqueeze(-2)
     for columns in product.columns():
         some = product.right[..., columns].double()
         expected = expected + (product.left.double() * some.sum(-1).unsqueeze(-2)).sum(-1) * product.factor
         if product.addend is not None:
-            addend = product.addend.double()
-            expected = expected + (addend if addend.ndim == 0 else addend[..., columns].sum(-1))
+            expected = expected + product.addend.broadcast_to(value.shape)[..., columns].double().sum(-1)
         spread = product.spread(columns, lam).double()
         last = half_ulp(value[..., columns].double(), value.dtype)
-        squares = squares + ((spread + lam * last).square()).sum(-1)
+        squares = squares + (together[..., columns] * (spread + lam * last).square()).sum(-1)
     got = value.double().sum(-1)
     bound = torch.as_tensor(squares).sqrt().broadcast_to(got.shape)
     return Expectation(got, torch.as_tensor(expected).broadcast_to(got.shape), lambda: bound)

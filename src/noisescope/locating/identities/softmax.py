@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ...injection import sdpa_arguments
 from ..host.softmax import Scores, softmax_spread
-from ..rounding import accumulator_unit, half_ulp, quantile, unit
-from .identity import Expectation, Probe, register
+from ..rounding import accumulator_unit, alike, half_ulp, quantile, unit
+from .identity import Expectation, Probe, laid_out_like, register
 
 __all__: list[str] = []
 
@@ -32,7 +32,8 @@ def _rows(probe: Probe) -> tuple[Scores, Tensor] | None:
 
 @register("sums to one", "softmax", exact=False, blind_to=_RENORMALISED, cost=0.0)
 def _sums_to_one(probe: Probe) -> Expectation | None:
-    """The error of the weights but for that of the scores, which the normaliser shares; and their last rounding."""
+    """The error of the weights but for that of the scores, which the normaliser shares; and their last rounding,
+    in which equal weights are alike."""
     found = _rows(probe)
     if found is None or bool(found[1].isnan().any()):
         return None
@@ -41,7 +42,7 @@ def _sums_to_one(probe: Probe) -> Expectation | None:
     lam = quantile(length, weights.numel(), probe.alarms)
     last = half_ulp(weights, probe.value.dtype)
     bound = 4 * scores.u * (weights * scores.distance()).sum(-1) + (lam * sqrt(length) + 10) * scores.u
-    bound = bound + lam * last.square().sum(-1).sqrt()
+    bound = bound + lam * (alike(weights) * last.square()).sum(-1).sqrt()
     total = weights.sum(-1)
     return Expectation(total, torch.ones_like(total), lambda: bound)
 
@@ -113,6 +114,6 @@ def _doubled(probe: Probe) -> Expectation | None:
     info = torch.finfo(value.dtype)
     if given.get("dropout_p") or float(value.abs().max()) > info.max / 4:
         return None
-    got = probe.device.run(probe.call.function, **{**given, "value": (value.cpu() * 2).to(value.device)})
+    got = probe.device.run(probe.call.function, **{**given, "value": laid_out_like(value.cpu() * 2, value)})
     floor = 4 * value.shape[-2] * max(torch.finfo(torch.float32).tiny, info.smallest_normal * info.eps)
     return Expectation(got, probe.value.cpu() * 2, floor=floor)
