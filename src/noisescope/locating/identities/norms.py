@@ -44,7 +44,13 @@ def _scaled(probe: Probe) -> Expectation | None:
     return Expectation(got, probe.value, floor=torch.finfo(torch.float32).tiny)
 
 
-@register("negated", *NORMS, exact=False, blind_to=("gain", "saturation", "dead_zone", "wrong_rounding"), cost=3.0)
+@register(
+    "negated",
+    *NORMS,
+    exact=False,
+    blind_to=("dead_zone", "saturation", "gain", "stuck_at", "wrong_rounding"),
+    cost=3.0,
+)
 def _negated(probe: Probe) -> Expectation | None:
     if not probe.args or not isinstance(x := probe.args[0], Tensor):
         return None

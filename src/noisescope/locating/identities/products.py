@@ -25,8 +25,10 @@ from .identity import Expectation, Probe, laid_out_like, register
 __all__: list[str] = []
 
 PRODUCTS = ("linear", "matmul", "bmm")
-_SCALING = ("dead_zone", "saturation", "gain", "wrong_rounding", "lut_exp", "low_precision_accumulate")
-"""faults whose threshold or error grows with the tensor, and so obey every scaling"""
+_ROUNDING = ("gain", "stuck_at", "wrong_rounding", "low_precision_accumulate")
+"""faults that commute with scaling by powers of two, whatever the row"""
+_SCALING = ("dead_zone", "saturation", *_ROUNDING)
+"""and those whose threshold is a share of the tensor's largest value, if the whole tensor is scaled"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _fits(*tensors: Tensor | None, scale: float) -> bool:
     )
 
 
-@register("rows scaled", *PRODUCTS, exact=True, blind_to=_SCALING)
+@register("rows scaled", *PRODUCTS, exact=True, blind_to=_ROUNDING)
 def _rows_scaled(probe: Probe) -> Expectation | None:
     parts = _parts(probe.call)
     if parts is None or not parts.left.numel():
@@ -135,7 +137,7 @@ def _negated(probe: Probe) -> Expectation | None:
     return _scaled(probe, -1.0)
 
 
-@register("known", *PRODUCTS, exact=True, blind_to=("lut_exp", "low_precision_accumulate"))
+@register("known", *PRODUCTS, exact=True)
 def _known(probe: Probe) -> Expectation | None:
     parts = _parts(probe.call)
     if parts is None or parts.factor != 1 or not bool(parts.left.isfinite().all()):
@@ -149,7 +151,12 @@ def _known(probe: Probe) -> Expectation | None:
     return Expectation(got, expected.broadcast_to(got.shape), floor=torch.finfo(torch.float32).tiny)
 
 
-@register("permuted", *PRODUCTS, exact=False, blind_to=("gain", "wrong_rounding"))
+@register(
+    "permuted",
+    *PRODUCTS,
+    exact=False,
+    blind_to=("dead_zone", "saturation", "bias", "gain", "wrong_rounding", "low_precision_accumulate"),
+)
 def _permuted(probe: Probe) -> Expectation | None:
     parts = _parts(probe.call)
     if parts is None or parts.right.shape[-1] < 2 or plain_name(probe.call.function) == "grouped_mm":

@@ -30,7 +30,7 @@ def _rows(probe: Probe) -> tuple[Scores, Tensor] | None:
     return scores, probe.value.cpu().double().transpose(scores.dim, -1)
 
 
-@register("sums to one", "softmax", exact=False, blind_to=_RENORMALISED, cost=0.0)
+@register("sums to one", "softmax", exact=False, blind_to=("lut_exp", "wrong_rounding"), cost=0.0)
 def _sums_to_one(probe: Probe) -> Expectation | None:
     """The error of the weights but for that of the scores, which the normaliser shares; and their last rounding,
     in which equal weights are alike."""
@@ -47,7 +47,12 @@ def _sums_to_one(probe: Probe) -> Expectation | None:
     return Expectation(total, torch.ones_like(total), lambda: bound)
 
 
-@register("shifted", "softmax", exact=False, blind_to=("gain", "bias", "dead_zone", "saturation", "wrong_rounding"))
+@register(
+    "shifted",
+    "softmax",
+    exact=False,
+    blind_to=("dead_zone", "saturation", "bias", "gain", "stuck_at", "wrong_rounding", "lut_exp"),
+)
 def _shifted(probe: Probe) -> Expectation | None:
     found = _rows(probe)
     if found is None:
@@ -65,7 +70,7 @@ def _shifted(probe: Probe) -> Expectation | None:
     return Expectation(got, probe.value, bound)
 
 
-@register("constant", "attention", exact=False, blind_to=_RENORMALISED)
+@register("constant", "attention", exact=False, blind_to=("dead_zone", "bias", "wrong_rounding", "lut_exp"))
 def _constant(probe: Probe) -> Expectation | None:
     given = sdpa_arguments(probe.args, probe.call.kwargs)
     if given.get("dropout_p"):
@@ -107,7 +112,12 @@ def _one_key(probe: Probe) -> Expectation | None:
     return Expectation(got, expected, lambda: bound, floor=torch.finfo(torch.float32).tiny)
 
 
-@register("doubled", "attention", exact=True, blind_to=("dead_zone", "saturation", "bias", "gain", "wrong_rounding"))
+@register(
+    "doubled",
+    "attention",
+    exact=True,
+    blind_to=("dead_zone", "saturation", "bias", "gain", "stuck_at", "wrong_rounding"),
+)
 def _doubled(probe: Probe) -> Expectation | None:
     given = sdpa_arguments(probe.args, probe.call.kwargs)
     value: Tensor = given["value"]
