@@ -14,22 +14,25 @@ Row = Mapping[str, Any]
 def hits() -> str:
     """Top-1, top-3, kind and inert share, by group."""
     results = _read("results.json")
-    if "outputs" not in results:
-        return _missing()
-    outputs, operators, families = results["outputs"], results["operators"], results["families"]
-    lines = [("block output, default model", outputs["all"])]
-    lines += [(f"- {_part(name)}", row) for name, row in outputs["by_part"].items()]
-    lines += [("operators inside blocks, embed, final_norm, head; default model", operators["all"])]
-    lines += [(f"- `{name}`", row) for name, row in operators["by_operator"].items()]
-    lines += [("- fine rounding (19 bits kept) in float32 products", operators["fine_rounding_in_products"])]
-    lines += [("drawn at random, eleven families", families["all"])]
-    lines += [(f"- `{name}`", row) for name, row in families["by_kind"].items()]
+    lines: list[tuple[str, Row]] = []
+    if outputs := results.get("outputs"):
+        lines += [("block output, default model", outputs["all"])]
+        lines += [(f"- {_part(name)}", row) for name, row in outputs["by_part"].items()]
+    if operators := results.get("operators"):
+        lines += [("operators inside blocks, embed, final_norm, head; default model", operators["all"])]
+        lines += [(f"- `{name}`", row) for name, row in operators["by_operator"].items()]
+        lines += [("- fine rounding (19 bits kept) in float32 products", operators["fine_rounding_in_products"])]
+    if families := results.get("families"):
+        lines += [("drawn at random, eleven families", families["all"])]
+        lines += [(f"- `{name}`", row) for name, row in families["by_kind"].items()]
     table = _table(
         ("faults", "trials", "changed no bit", "right operator first", "among three", "others blamed", "kind named"),
         ((name, row["trials"], row["inert"]["hits"], *map(_share, _columns(row))) for name, row in lines),
     )
-    missed = [fault for part in (outputs, operators, families) for fault in part["all"]["misses"]]
-    return f"{table}\n\nMissed: {', '.join(f'`{fault}`' for fault in missed) or 'none'}."
+    missed = [fault for part in (outputs, operators, families) if part for fault in part["all"]["misses"]]
+    left = [name for name in ("outputs", "operators", "families") if name not in results]
+    later = f" {_missing()}: {', '.join(left)}." if left else ""
+    return f"{table}\n\nMissed: {', '.join(f'`{fault}`' for fault in missed) or 'none'}.{later}"
 
 
 def limits() -> str:
@@ -102,7 +105,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _missing() -> str:
-    return "(not measured yet: run `python benchmarks/locate/run.py`)"
+    return "Not measured yet (`python benchmarks/locate/run.py`)"
 
 
 def _columns(row: Row) -> Sequence[Row]:

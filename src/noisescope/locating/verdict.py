@@ -105,9 +105,9 @@ class Verdict:
         told = [(found.method, found.sentence) for found in self.evidence]
         told += [("mode", mode) for mode in self.precision_modes]
         told += [("missing", line) for line in self.missing]
-        told += [("not covered", line) for line in self.sections["verdict"]["not_covered"]]
         width = max((len(label) for label, _ in told), default=0) + 2
         yield from (f"{label:<{width}}{line}" for label, line in told)
+        yield from (f"not covered: {line}" for line in self.sections["verdict"]["not_covered"])
         yield self.sentence
 
     @property
