@@ -18,6 +18,7 @@ def with_everything(sections: Sections) -> Sections:
     sites[45]["differing"] = 3
     sites[55]["layer"] = None
     found["verdict"]["missing"] = ["one kernel could not be looked into"]
+    found["verdict"]["not_covered"] = ["the weights were not compared with a file"]
     found["non_deterministic"] = [sites[45]["site"]]
     found["coverage"] |= {"unjudged": [sites[25]["site"]], "hidden": ["model.layers.1 (a_kernel)"]}
     found["precision_modes"] = ["tf32: products round to 10 bits"]
@@ -37,7 +38,7 @@ def poisoned_verdict(sections: Sections, text: str) -> Sections:
     found = with_everything(sections)
     found["config"] |= {"model": text, "method": text, "precision_mode": text}
     found["environment"] |= {"device": text, "dtype": text, text: text}
-    found["verdict"]["missing"] = [text, text]
+    found["verdict"]["missing"] = found["verdict"]["not_covered"] = [text, text]
     found["coverage"] |= {"unjudged": [text], "hidden": [text]}
     found["cost"]["by_stage"][text] = 1.0
     found["non_deterministic"] = [text]

@@ -127,7 +127,12 @@ def test_every_section_is_on_the_page(verdict: Sections) -> None:
     assert page.one("p", class_="verdict").text == headline(sections)
     assert page.one("p", class_="level critical").text == "FAULTY"
     told = [sentence for suspect in sections["suspects"] for sentence in suspect["evidence"]]
-    told += [*sections["verdict"]["missing"], *sections["precision_modes"], *sections["non_deterministic"]]
+    told += [
+        *sections["verdict"]["missing"],
+        *sections["verdict"]["not_covered"],
+        *sections["precision_modes"],
+        *sections["non_deterministic"],
+    ]
     told += [*sections["coverage"]["hidden"], *sections["environment"].values(), *sections["cost"]["by_stage"]]
     told += [fault["fault"] for fault in sections["truth"]] + [row["method"] for row in sections["evidence"]]
     assert not [text for text in told if text not in page.text]
@@ -143,7 +148,7 @@ def test_a_healthy_page_leaves_out_what_there_is_not(verdict: Sections) -> None:
 
 def test_a_verdict_without_a_single_call_has_a_page(verdict: Sections) -> None:
     verdict |= {"suspects": [], "sites": [], "evidence": []}
-    verdict["verdict"] = {"outcome": "inconclusive", "missing": ["nothing was computed"], "worst_ratio": None}
+    verdict["verdict"] |= {"outcome": "inconclusive", "missing": ["nothing was computed"], "worst_ratio": None}
     page = page_of(verdict)
     assert "evidence" not in page.ids
     assert page.one("p", class_="level moderate").text == "INCONCLUSIVE"

@@ -76,7 +76,7 @@ def _folded(sections: Sections) -> Iterable[str]:
     yield fold("Calls that come out otherwise every time", _names(sections["non_deterministic"]))
     for name, title in (("unjudged", "Calls without a known rounding bound"), ("hidden", "Kernels that are hidden")):
         yield fold(title, _names(sections["coverage"].get(name, ())))
-    yield fold("Coverage", markdown_table(("what", "how many"), list(coverage(sections))))
+    yield fold("Coverage", markdown_table(("what", "how many"), list(coverage(sections, prose))))
     yield fold("Cost, in forward passes", fact_table(sections["cost"]["by_stage"]))
     yield fold("Environment and configuration", fact_table({**sections["environment"], **sections["config"]}))
 

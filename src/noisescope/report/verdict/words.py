@@ -69,7 +69,7 @@ def subject(sections: Sections, name: Name = str) -> Iterator[tuple[str, str]]:
     yield "cost", f"{number(sections['cost']['forward_pass_equivalents'])} forward passes"
 
 
-def coverage(sections: Sections) -> Iterator[tuple[str, str]]:
+def coverage(sections: Sections, name: Name = str) -> Iterator[tuple[str, str]]:
     """How much was asked of the device, by each method: pairs of what and how much."""
     calls = sections["sites"]
     hosted = [call for call in calls if call["rule"] is not None]
@@ -86,6 +86,8 @@ def coverage(sections: Sections) -> Iterator[tuple[str, str]]:
     if asked:
         count, failed = (sum(len(call[key]) for call in asked) for key in ("identities", "failed"))
         yield "identities asked for", f"{number(count)} at {plural(len(asked), 'call')}, failed {number(failed)}"
+    for line in sections["verdict"]["not_covered"]:
+        yield "not covered", name(line)
 
 
 def truth_line(row: Row, name: Name = str) -> str:
