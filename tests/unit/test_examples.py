@@ -13,6 +13,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FIXTURE = ROOT / "tests" / "fixtures" / "llama"
 SHOWN = {
     "diagnose_your_model": ("Risk: ", "The map (59 cells)", "The five most fragile cells of 59", "read back with risk"),
+    "locate_a_fault": ("Verdict: HEALTHY", "Verdict: FAULTY   layer 3, softmax (self_attn)", "rank 1"),
     "your_own_noise": ("channel_gain keeps the rules", "2      linear    forward", "Risk: "),
     "your_own_task": ("multiple choice: clean accuracy", "chance 33%", "Risk: "),
 }
