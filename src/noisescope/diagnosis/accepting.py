@@ -10,7 +10,7 @@ from ..measure.batches import EvaluationSet
 from ..measure.generating import window_of
 from ..measure.opening import open_data
 
-__all__ = ["accept", "data_for"]
+__all__ = ["accept", "data_for", "refuse_training"]
 
 
 def accept(model: object) -> None:
@@ -21,13 +21,18 @@ def accept(model: object) -> None:
     writes = getattr(model, "can_generate", None)
     if getattr(config, "is_encoder_decoder", False) or (callable(writes) and not writes()):
         raise ModelError(f"{type(model).__name__}: expected a causal language model, one that predicts next tokens")
+    refuse_training(model)
+    if is_injecting():
+        raise InputError("model: an injection is open around this, so that nothing would be clean; close it first")
+
+
+def refuse_training(model: nn.Module) -> None:
+    """Raises if a part of the model is in training mode."""
     if (path := next((path for path, module in model.named_modules() if module.training), None)) is not None:
         which = f"{path} is" if path else "it is"
         raise InputError(
             f"model: {which} in training mode, where dropout adds noise of its own; call model.eval() first"
         )
-    if is_injecting():
-        raise InputError("model: an injection is open around this, so that nothing would be clean; close it first")
 
 
 def data_for(

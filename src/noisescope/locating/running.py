@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import first_non_finite
+from ..diagnosis.accepting import refuse_training
 from ..errors import InputError, NonFinite, unknown_name
 from ..faults import Fault, FaultSimulator, Survey, parse_fault
 from ..injection import Watch
@@ -60,7 +61,7 @@ def locate(
         tokenizer: needed for texts.
         method: `repeat` makes every call twice; `host` computes it again on the host's CPU; `identities` asks for
             algebra that holds on a healthy device; `auto` does all three as far as the budget goes; `srdd` ranks
-            layers by their response to noise.
+            layers by their response to noise, in 15 passes a layer whatever the budget.
         budget: forward passes that it may take; under 15, `auto` leaves the identities out.
         runs: how often each call is made; more find rarer intermittent faults, 1 - (1 - p)^runs of those with
             probability p.
@@ -77,6 +78,7 @@ def locate(
         raise InputError(f"runs: got {runs}, expected a whole number of at least 2")
     if not budget > 0:
         raise InputError(f"budget: got {budget:g}, expected forward passes above 0")
+    refuse_training(model)
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
