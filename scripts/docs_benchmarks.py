@@ -56,12 +56,23 @@ def limits() -> str:
 
 def healthy() -> str:
     """How many healthy runs there were, and how many false alarms."""
-    results = _read("healthy.json")
-    if not results:
+    found = _read("healthy.json").get("summary")
+    if not found:
         return _missing()
-    runs, alarms = results["runs"], results["false_alarms"]
-    rate = f"below {300 / runs:.1f}% (95%)" if not alarms else f"{100 * alarms / runs:.1f}%"
-    return f"{runs} healthy runs, {alarms} false alarms: {rate}. {results['sentence']}"
+    makes: dict[str, dict[str, float]] = {}
+    for name, ratios in found["largest_ratio"].items():
+        make, _, dtype = name.rpartition(", ")
+        makes.setdefault(make, {})[dtype] = max(ratios.values(), default=0.0)
+    dtypes = ("float32", "bfloat16", "float16")
+    table = _table(
+        ("arithmetic, at every operator of the pass", *(f"largest error / bound, {dtype}" for dtype in dtypes)),
+        ((make, *(f"{of[dtype]:.2f}" if dtype in of else "" for dtype in dtypes)) for make, of in makes.items()),
+    )
+    return (
+        f"Healthy runs: {found['runs']}, called healthy: {found['healthy']}. False alarms: {found['rate']}; "
+        f"{found['sites']:,} calls with {found['elements']:,} elements. Models, dtypes, prompts, shapes from 1 x 1, "
+        f"threads, eager and fused attention, rounded weights, and devices that compute otherwise.\n\n{table}"
+    )
 
 
 def identities() -> str:
