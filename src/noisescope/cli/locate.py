@@ -49,7 +49,7 @@ METHODS = ("auto", "repeat", "identities", "host", "srdd")
 """as `locating` has them, which takes torch to import"""
 _CHECKS = {
     "method": one_of("method", METHODS),
-    "budget": number(above=0),
+    "budget": optional(number(above=0)),
     "runs": whole(1),
     "precision_mode": optional(text),
 }
@@ -76,7 +76,9 @@ def locate(
             metavar="<kind:magnitude@layer[.operator]>",
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Forward passes that it may take.")] = 20.0,
+    budget: Annotated[
+        float | None, typer.Option(help="Forward passes that it may take; under 15, auto leaves identities out.")
+    ] = None,
     runs: Annotated[int, typer.Option(help="How often each call is made; more find rarer faults.")] = 2,
     precision_mode: Annotated[
         str | None, typer.Option(help="What the device does otherwise by contract, such as tf32.")

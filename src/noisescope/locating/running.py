@@ -32,8 +32,8 @@ from .weights import compare_weights
 __all__ = ["METHODS", "locate"]
 
 METHODS = ("auto", "repeat", "identities", "host", "srdd")
-LEAST = {"repeat": 2.0, "host": 4.0, "identities": 15.0}
-"""forward passes that a method may take, with those before it"""
+HOST, IDENTITIES = 2, 13
+"""forward passes that a method may take, beside those of the runs"""
 Progress = Callable[[str, int], Callable[[], None]]
 
 
@@ -43,7 +43,7 @@ def locate(
     *,
     tokenizer: object = None,
     method: str = "auto",
-    budget: float = 20.0,
+    budget: float | None = None,
     runs: int = 2,
     simulate: str | Fault | Iterable[str | Fault] = (),
     precision_mode: str | None = None,
@@ -62,7 +62,8 @@ def locate(
         method: `repeat` makes every call twice; `host` computes it again on the host's CPU; `identities` asks for
             algebra that holds on a healthy device; `auto` does all three as far as the budget goes; `srdd` ranks
             layers by their response to noise, in 15 passes a layer whatever the budget.
-        budget: forward passes that it may take; under 15, `auto` leaves the identities out.
+        budget: forward passes that it may take, at least as many as runs; `auto` leaves the identities out where there
+            are fewer than 13 beside these, and the host where there are fewer than 2. None for what is needed.
         runs: how often each call is made; more find rarer intermittent faults, 1 - (1 - p)^runs of those with
             probability p.
         simulate: faults to put into the device, as `FaultSimulator` takes them or "kind:magnitude@layer.operator".
@@ -76,8 +77,8 @@ def locate(
         raise unknown_name("precision mode", precision_mode, MODES)
     if not isinstance(runs, int) or runs < 1 or (method in ("auto", "repeat") and runs < 2):
         raise InputError(f"runs: got {runs}, expected a whole number of at least 2")
-    if not budget > 0:
-        raise InputError(f"budget: got {budget:g}, expected forward passes above 0")
+    if budget is not None and not budget >= runs:
+        raise InputError(f"budget: got {budget:g}, expected at least as many forward passes as runs, {runs}")
     refuse_training(model)
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
@@ -121,14 +122,13 @@ def _several(given: str | Fault | Iterable[str | Fault]) -> Sequence[str | Fault
     return [given] if isinstance(given, (str, Fault)) else list(given)
 
 
-def _plan(method: str, budget: float, runs: int) -> Plan:
-    if method == "repeat":
-        return Plan(runs, host=False, identities=False)
-    if method == "host":
-        return Plan(max(runs, 1), host=True, identities=False)
+def _plan(method: str, budget: float | None, runs: int) -> Plan:
     if method == "identities":
         return Plan(max(runs, 2), host=False, identities=True)
-    return Plan(runs, host=budget >= LEAST["host"], identities=budget >= LEAST["identities"])
+    if method != "auto":
+        return Plan(runs, host=method == "host", identities=False)
+    left = IDENTITIES if budget is None else budget - runs
+    return Plan(runs, host=left >= HOST, identities=left >= IDENTITIES)
 
 
 def _trace(

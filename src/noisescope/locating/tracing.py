@@ -19,7 +19,7 @@ from .host import HostCall, Outcome, check_on_host, reference_of
 from .host.products import products_of
 from .host.rules import rule_of
 from .identities import Probe, check_identities
-from .identities.identity import Failure, same_bits
+from .identities.identity import Failure, rows_of, same_bits
 from .naming import name_kind
 from .precision import explaining_modes
 from .rounding import share_of_alarms
@@ -28,8 +28,8 @@ __all__ = ["Row", "Tracer"]
 
 _NOTHING = frozenset({"empty", "new_empty", "empty_like", "rand", "randn", "rand_like", "randn_like", "bernoulli"})
 """functions whose value nobody can foretell"""
-
-
+TESTS = 8
+"""of one call, at most, that may raise a false alarm: the host's and those of identities that hold up to rounding"""
 CLOSER_LOOKS = 8
 """how often the steps of a fused kernel that is off are tried by themselves, until one of them is off too"""
 
@@ -104,6 +104,7 @@ class Tracer:
         """stage -> multiplications of products"""
         self.device = device
         self._plan, self._on_call = plan, on_call
+        self._looks = 0
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
         """Everything."""
@@ -132,7 +133,8 @@ class Tracer:
 
     def _look(self, call: Call, value: Tensor) -> Row:
         row = Row(call.site, value.numel())
-        alarms = share_of_alarms(len(self.rows) + 1)
+        self._looks += 1
+        alarms = share_of_alarms(self._looks) / TESTS
         here, mine = HostCall.of(call), value.detach().cpu()
         row.finite = bool(mine.isfinite().all())
         row.is_product = self._count("trace", here, mine) > 0
@@ -141,7 +143,7 @@ class Tracer:
             self._count("host", here, mine)
             row.host = check_on_host(here, mine, alarms)
         if others:
-            row.beyond = self._is_beyond(row, here, [mine, *others], alarms)
+            row.beyond = self._is_beyond(here, [mine, *others], alarms)
         if self._plan.identities and not _has_nan(here):
             self._ask(row, call, here, value, alarms)
         if row.faulty:
@@ -167,7 +169,7 @@ class Tracer:
                 others.append(again)
         return others
 
-    def _is_beyond(self, row: Row, here: HostCall, values: list[Tensor], alarms: float) -> bool:
+    def _is_beyond(self, here: HostCall, values: list[Tensor], alarms: float) -> bool:
         """Whether a call that comes out otherwise every time leaves the bound that its order of summation may fill."""
         outcomes = [check_on_host(here, value, alarms) for value in values]
         return any(bool(outcome.bad) or not outcome.judged for outcome in outcomes)
@@ -175,8 +177,6 @@ class Tracer:
     def _ask(self, row: Row, call: Call, here: HostCall, value: Tensor, alarms: float) -> None:
         probe = Probe(call, value, self.device, alarms)
         row.identities, row.failures = check_identities(probe, repeats=row.repeats)
-        from .identities.identity import rows_of
-
         cost = sum(identity.cost for identity in rows_of(call.operator) if identity.name in row.identities)
         self._count("identities", here, value, times=cost)
 

@@ -129,5 +129,5 @@ def verdict_sentence(sections: Mapping[str, Any]) -> str:
     if found["outcome"] == "inconclusive":
         return f"Verdict: INCONCLUSIVE   {found['missing'][0] if found['missing'] else 'nothing was checked'}"
     worst = found["worst_ratio"]
-    bound = f", worst {worst:.2g} of its rounding bound" if worst is not None else ""
+    bound = "" if worst is None else f", worst {worst:.2g} of its rounding bound" if worst else ", all as on the host"
     return f"Verdict: HEALTHY   {checked} operators checked in {passes:.1f} passes{bound}"

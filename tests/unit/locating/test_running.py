@@ -60,7 +60,7 @@ def test_a_model_without_a_tokenizer_gets_made_up_tokens() -> None:
     [
         ({"method": "hots"}, InputError, "did you mean"),
         ({"runs": 1}, InputError, "runs: got 1"),
-        ({"budget": 0}, InputError, "budget: got 0"),
+        ({"budget": 1}, InputError, "budget: got 1"),
         ({"simulate": "gain:1@9"}, NothingMatched, "out of range"),
         ({"simulate": "gain:1@1.conv"}, NothingMatched, "unknown operator of layer 1"),
         ({"simulate": "saturation:3@1"}, InputError, "magnitude 3"),

@@ -152,10 +152,7 @@ def rows_of(operator: str) -> Iterator[Identity]:
 
 
 def check_identities(probe: Probe, *, repeats: bool) -> tuple[list[str], list[Failure]]:
-    """Which identities were checked at a call, and which failed.
-
-    rounding bound, if anybody knows.
-    """
+    """Which identities were checked at a call, and which failed; `repeats`: the device gave the same bits twice."""
     held, failed = [], []
     for row in rows_of(probe.call.operator):
         if row.exact and not repeats:
