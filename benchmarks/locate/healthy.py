@@ -1,6 +1,6 @@
 """How often a healthy device is accused: settings over models, dtypes, prompts, shapes and makes of device.
 
-    python benchmarks/locate/healthy.py [--first 0] [--count 1000] [--output benchmarks/locate/healthy.json]
+    python benchmarks/locate/healthy.py [--seed 0] [--first 0] [--count 1000] [--output benchmarks/locate/healthy.json]
 
 Every row has the setting, the outcome, the largest error in units of its bound, and the suspects; a summary has the
 false-alarm rate (0 of n is stated as below 3/n) and the largest ratio of each rule on each make of device.
@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,10 @@ NO_SDPA = ("gptj", "bloom", "plain")
 NO_PADDING = ("plain",)
 
 
-def settings() -> list[Setting]:
-    """At least two hundred, all different, always the same."""
-    return list(dict.fromkeys((*_own(), *_abroad(), *_stressed(), *_mixed())))
+def settings(seed: int = 0) -> list[Setting]:
+    """At least two hundred, all different, always the same; another seed has other prompts and other weights."""
+    found = dict.fromkeys((*_own(), *_abroad(), *_stressed(), *_mixed()))
+    return [replace(setting, seed=setting.seed + seed) for setting in found]
 
 
 def _own() -> Iterator[Setting]:
@@ -162,18 +164,19 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=10**6)
     parser.add_argument("--output", type=Path, default=HERE / "healthy.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for row in measure(settings()[given.first :][: given.count]):
+    for row in measure(settings(given.seed)[given.first :][: given.count]):
         rows.append(row)
         if row["outcome"] != "healthy":
             print(row["outcome"], row["setting"], *row["suspects"], *row["missing"], sep="\n    ", flush=True)
     machine = {"processor": platform.machine(), "torch": torch.__version__, "python": platform.python_version()}
-    found = {"summary": summary(rows), "machine": machine, "rows": rows}
+    found = {"seed": given.seed, "summary": summary(rows), "machine": machine, "rows": rows}
     given.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps({name: part for name, part in found["summary"].items() if name != "largest_ratio"}, indent=1))
 
