@@ -56,6 +56,7 @@ class Decoder(nn.Module):
         }
         for name in reversed(rows) if backwards else rows:
             self.add_module(names[name], rows[name])
+        self.eval()
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor]:
         hidden = getattr(self, self.names["tokens"])(input_ids)
@@ -71,6 +72,7 @@ class Wrapped(nn.Module):
         super().__init__()
         self.something = nn.Identity()
         self.wrapped = inner
+        self.eval()
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor]:
         return self.wrapped(**inputs)

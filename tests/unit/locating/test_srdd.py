@@ -289,6 +289,7 @@ def test_the_built_in_text_gives_five_prompts() -> None:
     model, tokenizer = fixture("llama")
     model.model.layers = model.model.layers[:2]  # a few layers are enough for this
     model.config.num_hidden_layers = 2
+    model.eval()  # a slice of a list of modules is a new one, in training mode
     seen = []
     model.register_forward_pre_hook(lambda _module, _args, given: seen.append(given["input_ids"]), with_kwargs=True)
     verdict = locate(model, tokenizer=tokenizer, method="srdd")
