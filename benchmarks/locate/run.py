@@ -37,26 +37,16 @@ from noisescope.models import load
 from noisescope.sites import Layout
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "tests"))
+TESTS = HERE.parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "unit" / "locating")]
 
-KINDS = {"dead_zone": 0.3, "saturation": 0.2, "bias": 0.3, "noise": 0.1, "spike": 0.1}
+from grid import DOCUMENTED as KINDS  # noqa: E402 - the tests' own list
+from grid import NAMES as NAMED  # noqa: E402
+
 SHARES = (1.0, 0.1, 0.01)
 """of the documented magnitude"""
 CHANNELS = (1.0, 0.1, 0.01, 1e-9)
 """of the channels; the last is a single one"""
-NAMED = {
-    "dead_zone": "zeroing",
-    "saturation": "clipping",
-    "bias": "offset",
-    "noise": "noise",
-    "spike": "spikes",
-    "gain": "gain",
-    "bit_flip": "spikes",
-    "stuck_at": "stuck",
-    "wrong_rounding": "precision loss",
-    "low_precision_accumulate": "precision loss",
-    "lut_exp": "precision loss",
-}
 Row = dict[str, Any]
 
 

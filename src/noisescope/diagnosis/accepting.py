@@ -10,7 +10,7 @@ from ..measure.batches import EvaluationSet
 from ..measure.generating import window_of
 from ..measure.opening import open_data
 
-__all__ = ["accept", "data_for", "refuse_training"]
+__all__ = ["accept", "data_for", "refuse_training", "vocabulary_of"]
 
 
 def accept(model: object) -> None:
@@ -54,11 +54,11 @@ def data_for(
         max_length=max_length,
         seed=seed,
         model_window=window_of(model),
-        vocab_size=_vocabulary(model),
+        vocab_size=vocabulary_of(model),
     )
 
 
-def _vocabulary(model: nn.Module) -> int | None:
+def vocabulary_of(model: nn.Module) -> int | None:
     """How many tokens the model knows, None where it does not say."""
     get = getattr(model, "get_input_embeddings", None)
     known = getattr(get() if callable(get) else None, "num_embeddings", None)

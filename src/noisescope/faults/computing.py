@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..injection import plain_name
+from ..injection.calls import PARAMETERS
 from .kinds import Kind, register
 
 __all__ = ["BLOCK", "round_bits"]
@@ -57,15 +58,8 @@ def _pieces(given: dict[str, Any], sums: list[Along]) -> Iterator[dict[str, Tens
 
 # --- products, however they are spelled -------------------------------------------------------------------------
 
-_NAMES = {
-    "linear": ("input", "weight", "bias"),
-    "matmul": ("input", "other"),
-    "mm": ("input", "mat2"),
-    "bmm": ("input", "mat2"),
-    "addmm": ("input", "mat1", "mat2"),
-    "baddbmm": ("input", "batch1", "batch2"),
-}
-"""a product's name -> its arguments by position"""
+_PLAIN = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
+"""products that sum over one index, at a known place of each factor"""
 
 
 def _take_apart(
@@ -77,11 +71,11 @@ def _take_apart(
         return _einsum(args)
     if name == "grouped_mm" and len(args) > 1:
         return _grouped(function, args, kwargs)
-    if name not in _NAMES:
+    if name not in _PLAIN:
         raise InputError(f"low_precision_accumulate: {name} is no product that can be taken apart")
     renamed = {("input" if key == "self" else key): value for key, value in kwargs.items() if key != "out"}
-    given = dict(zip(_NAMES[name], args, strict=False)) | renamed
-    left, right = _NAMES[name][-2:] if name != "linear" else ("input", "weight")
+    given = dict(zip(PARAMETERS[name], args, strict=False)) | renamed
+    left, right = PARAMETERS[name][-2:] if name != "linear" else ("input", "weight")
     across = -1 if name == "linear" or given[right].ndim == 1 else -2
     addend: dict[str, Any] = {"bias": None} if name == "linear" else {}
     if name in ("addmm", "baddbmm"):

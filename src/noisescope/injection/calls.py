@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from ..sites import Site
 
-__all__ = ["Call", "arguments_kept", "by_position", "plain_name"]
+__all__ = ["PARAMETERS", "Call", "arguments_kept", "by_position", "plain_name"]
 
 _SAME = {
     "truediv": "div",
@@ -41,7 +41,7 @@ _SAME = {
     "special_softmax": "softmax",
 }
 """a function's name without underscores -> the name its sites have"""
-_PARAMETERS = {
+PARAMETERS = {
     "linear": ("input", "weight", "bias"),
     "matmul": ("input", "other"),
     "mm": ("input", "mat2"),
@@ -114,7 +114,7 @@ def by_position(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with those by position that can be: who takes a call apart need not ask how it was spelled."""
     found, rest = list(args), dict(kwargs)
-    for name in _PARAMETERS.get(plain_name(function) or "", ())[len(args) :]:
+    for name in PARAMETERS.get(plain_name(function) or "", ())[len(args) :]:
         if name not in rest:
             break
         found.append(rest.pop(name))

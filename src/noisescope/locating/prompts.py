@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..diagnosis.accepting import data_for, vocabulary_of
 from ..errors import InputError
-from ..measure.opening import open_data
+from ..measure.generating import window_of
 
 __all__ = ["ROWS", "TOKENS", "open_prompts"]
 
@@ -31,7 +32,7 @@ def open_prompts(
     elif prompts is None and tokenizer is None:
         found = {"input_ids": _any_tokens(model, rows, tokens, seed)}
     else:
-        found = _texts(prompts, tokenizer, seed, rows, tokens)
+        found = _texts(prompts, model, tokenizer, seed, rows, tokens)
     ids = found.get("input_ids")
     if isinstance(ids, Tensor):
         _check_ids(ids, model)
@@ -43,15 +44,16 @@ def open_prompts(
     return {name: given.to(device) if isinstance(given, Tensor) else given for name, given in found.items()}
 
 
-def _texts(prompts: Any, tokenizer: object, seed: int, rows: int, tokens: int) -> dict[str, Any]:
+def _texts(prompts: Any, model: nn.Module, tokenizer: object, seed: int, rows: int, tokens: int) -> dict[str, Any]:
     if isinstance(prompts, (list, tuple)) and len(prompts) == 1:
         prompts = [*prompts, *prompts]
-    data = open_data(prompts, tokenizer, n_samples=rows, batch_size=rows, max_length=tokens, seed=seed)
+    length = min(tokens, window_of(model) or tokens)
+    data = data_for(model, prompts, tokenizer, n_samples=rows, batch_size=rows, max_length=length, seed=seed)
     return data.batches[0].inputs()
 
 
 def _check_ids(ids: Tensor, model: nn.Module) -> None:
-    known = _vocabulary(model)
+    known = vocabulary_of(model)
     if not ids.numel():
         raise InputError("prompts: got no tokens, expected texts or token ids")
     if known is not None and not bool(((ids >= 0) & (ids < known)).all()):
@@ -61,15 +63,8 @@ def _check_ids(ids: Tensor, model: nn.Module) -> None:
 
 def _any_tokens(model: nn.Module, rows: int, tokens: int, seed: int) -> Tensor:
     """Tokens drawn by the seed, for a model that came without a tokenizer."""
-    vocabulary = _vocabulary(model)
+    vocabulary = vocabulary_of(model)
     if vocabulary is None:
         raise InputError("prompts: cannot make up tokens for this model; pass token ids, or its inputs in a dict")
-    window = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    length = min(tokens, window) if isinstance(window, int) else tokens
+    length = min(tokens, window_of(model) or tokens)
     return torch.randint(vocabulary, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-
-def _vocabulary(model: nn.Module) -> int | None:
-    get = getattr(model, "get_input_embeddings", None)
-    found = getattr(get() if callable(get) else None, "num_embeddings", None)
-    return found if isinstance(found, int) else None

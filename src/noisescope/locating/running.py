@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ..capturing.finite import first_non_finite
+from ..capturing.finite import non_finite
 from ..diagnosis.accepting import refuse_training
-from ..errors import InputError, NonFinite, unknown_name
+from ..errors import InputError, unknown_name
 from ..faults import Fault, FaultSimulator, Survey, parse_fault
 from ..injection import Watch
 from ..sites import Layout
@@ -114,7 +114,7 @@ def locate(
     }
     verdict = decide(tracer, plan, config=config, weights=changed, model=model, layout=layout, simulators=simulators)
     if verdict.outcome != "faulty" and not finite:
-        raise _non_finite(model, inputs, layout)
+        raise non_finite("the model", model, inputs, layout=layout)
     return verdict
 
 
@@ -151,10 +151,3 @@ def _trace(
     step()
     first = next((leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)), None)
     return tracer, first is None or bool(first.isfinite().all())
-
-
-def _non_finite(model: nn.Module, inputs: dict[str, Any], layout: Layout) -> NonFinite:
-    """The error for a model whose own arithmetic overflows: the device is not to blame, and nothing can be said."""
-    site = first_non_finite(model, inputs, layout=layout)
-    where = f"the first value that is not finite is at {site.name}" if site else "all operators' values are finite"
-    return NonFinite(f"the model gives non-finite logits, and so does the host's arithmetic; {where}")

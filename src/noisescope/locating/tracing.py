@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from ..injection import Call, attention_in_steps, plain_name, sdpa_arguments
+from ..injection.recognising import is_fresh, tensors
 from ..sites import Site
 from ..specs import Layer, Phase
 from .device import Device
@@ -123,11 +123,9 @@ class Tracer:
     def _is_computed(self, call: Call, value: Tensor) -> bool:
         if not value.is_floating_point() or not value.numel() or plain_name(call.function) in _NOTHING:
             return False
-        given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
-        if not given:
+        if not tensors(call.args, call.kwargs):
             return False  # a constant
-        mine = value.untyped_storage().data_ptr()
-        return call.in_place or all(leaf.untyped_storage().data_ptr() != mine for leaf in given)  # else a view
+        return call.in_place or is_fresh(value, call.args, call.kwargs)  # else a view
 
     # --- one call -----------------------------------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class Tracer:
 
 def _has_nan(here: HostCall) -> bool:
     """True if the call was given a NaN: no algebra holds for these."""
-    given = (leaf for leaf in tree_leaves((here.args, here.kwargs)) if isinstance(leaf, Tensor))
+    given = tensors(here.args, here.kwargs)
     own = here.module.parameters() if here.module is not None else ()
     return any(bool(leaf.isnan().any()) for leaf in (*given, *own) if leaf.is_floating_point())
 
