@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers.utils import logging
 from families import CONFIGS, VOCAB, build
 from foreign import FOREIGN, MODES, foreign_device, quantised
 from noisescope.locating import Verdict, locate
+from noisescope.models import load
 from trained import NAMES, fixture, tokenizer
 
 __all__ = ["SHAPES", "Setting", "inputs", "make", "run"]
@@ -34,7 +36,7 @@ class Setting:
     """One healthy run."""
 
     model: str = "trained llama"
-    """a trained fixture, a family, or `plain`"""
+    """a trained fixture, a family, `plain`, `dropout`, or `default`, which users get"""
     dtype: str = "float32"
     prompt: str = "random"
     shape: tuple[int, int] = (2, 6)
@@ -142,6 +144,10 @@ def make(setting: Setting) -> nn.Module:
         model = fixture(name)[0]
         if setting.attention:
             model.set_attn_implementation(setting.attention)
+    elif setting.model == "default":
+        model = load(dtype="float32").model
+        if setting.attention:
+            model.set_attn_implementation(setting.attention)
     elif setting.model == "plain":
         torch.manual_seed(setting.seed)
         model = _Plain().eval()
@@ -187,7 +193,7 @@ def inputs(setting: Setting) -> dict[str, Tensor]:
     """What the model is given."""
     rows, length = setting.shape
     trained = setting.model.startswith("trained")
-    vocabulary = 512 if trained else VOCAB
+    vocabulary = 512 if trained else 49_152 if setting.model == "default" else VOCAB
     generator = torch.Generator().manual_seed(setting.seed)
     ids = torch.randint(3, vocabulary, (rows, length), generator=generator)
     if setting.prompt == "text":
@@ -208,9 +214,15 @@ def inputs(setting: Setting) -> dict[str, Tensor]:
 def _text(name: str, row: int, length: int, vocabulary: int) -> Tensor:
     """Tokens of text; for a model without a tokenizer the trained one's, folded into its vocabulary."""
     text = " ".join((TEXT[row % len(TEXT)],) * 4)
-    found = tokenizer(name if name in NAMES else "llama")(text)["input_ids"]
+    reader = _default_tokenizer() if name == "default" else tokenizer(name if name in NAMES else "llama")
+    found = reader(text)["input_ids"]
     found = (found * (length // len(found) + 1))[:length]
     return torch.tensor(found) % vocabulary
+
+
+@cache
+def _default_tokenizer() -> Any:
+    return load().tokenizer
 
 
 # --- running ----------------------------------------------------------------------------------------------------

@@ -61,12 +61,15 @@ def _own() -> Iterator[Setting]:
         yield Setting(f"trained {name}", dtype, "text", (1, 17), stress=stress)
     yield from (Setting("plain", dtype, shape=(2, 9), threads=2) for dtype in ("float32", "bfloat16", "float16"))
     yield from (Setting("dropout", dtype, "padded", (2, 9), "sdpa") for dtype in ("float32", "bfloat16"))
+    for at, (dtype, prompt) in enumerate(product(("float32", "bfloat16"), PROMPTS)):
+        shape = SHAPES[(at + at // 4) % 4]
+        yield Setting("default", dtype, prompt, shape, ("eager", "sdpa")[at % 2], threads=1 + (at // 2) % 2)
 
 
 def _abroad() -> Iterator[Setting]:
     """Every make of device, on models that have what it computes otherwise."""
     for at, (name, dtype) in enumerate(product(FOREIGN, ("float32", "bfloat16"))):
-        if "truncated" in name and dtype == "float32":
+        if dtype == "float32" and ("truncated" in name or "cast" in name):
             continue
         for model in _models_for(name):
             prompt = "random" if model in NO_PADDING else PROMPTS[at % 4]
@@ -82,6 +85,7 @@ def _models_for(name: str) -> Iterable[str]:
         "attention": ("trained gpt2", "trained llama", "falcon"),
         "sin": ("trained llama",),
         "cos": ("trained llama",),
+        "bias": ("trained gpt2", "gpt_neox", "qwen2", "bloom"),
     }
     operators = FOREIGN[name].operators
     if not operators:
@@ -115,6 +119,8 @@ def _mixed() -> Iterator[Setting]:
     for seed, (make, family) in enumerate(product(everything, FAMILIES)):
         dtype = ("float32", "bfloat16")[seed % 2]
         yield Setting(family, dtype, "padded", (2, 6), arithmetic=make, seed=seed)
+    for make, dtype in product(everything, ("float32", "bfloat16")):
+        yield Setting("default", dtype, "text", (1, 9), arithmetic=make)
 
 
 def measure(chosen: Iterable[Setting]) -> Iterator[dict[str, Any]]:

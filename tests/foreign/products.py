@@ -185,6 +185,18 @@ def _order(name: str, make: Callable[[], Multiply]) -> Variant:
     return Variant(name, (*NAMES, *SUMS), products(make))
 
 
+def _bias_later() -> Arithmetic:
+    """The product is cast before the bias is added."""
+
+    def compute(given: Given) -> Tensor | None:
+        parts = factors(given)
+        if parts is None or parts.addend is None:
+            return None
+        return wide((wide(parts.left) @ wide(parts.right) * parts.alpha).to(given.value.dtype)) + wide(parts.addend)
+
+    return compute
+
+
 ORDERS = (
     _order("sequential sums", lambda: sequential),
     _order("fused multiply-add", lambda: fused),
@@ -195,6 +207,7 @@ ORDERS = (
     _order("float64 sums", lambda: exact),
     _order("split K", SplitK),
     _order("split K now and then", lambda: SplitK(0.9)),
+    Variant("bias after the cast", ("linear", "addmm"), _bias_later, operators=("bias",)),
 )
 
 # --- fewer bits -------------------------------------------------------------------------------------------------
@@ -246,20 +259,7 @@ def _narrow_reduction() -> Arithmetic:
     return compute
 
 
-def _bias_later() -> Arithmetic:
-    """The product is cast before the bias is added."""
-
-    def compute(given: Given) -> Tensor | None:
-        parts = factors(given)
-        if parts is None or parts.addend is None:
-            return None
-        return wide((wide(parts.left) @ wide(parts.right) * parts.alpha).to(given.value.dtype)) + wide(parts.addend)
-
-    return compute
-
-
 REDUCED = (
     Variant("tf32", (*NAMES, "scaled_dot_product_attention"), _tf32),
     Variant("narrow reduction", NAMES, _narrow_reduction),
-    Variant("bias after the cast", ("linear", "addmm"), _bias_later),
 )

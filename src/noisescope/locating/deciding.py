@@ -39,7 +39,7 @@ def decide(
         modes.append(f"flush: {flushed} numbers too small to be normal came as 0")
     suspects = _suspects(off)
     suspects += [_memory(changed) for changed in (weights.changed if weights else ())]
-    missing, not_covered = _missing(rows, tracer), _not_covered(plan, config["method"], weights)
+    missing, not_covered = _missing(rows, tracer), _not_covered(rows, plan, config["method"], weights)
     outcome: Outcome = "faulty" if suspects else "inconclusive" if missing else "healthy"
     base = tracer.work.get("trace") or 1.0
     spent = {stage: done / base for stage, done in tracer.work.items()}
@@ -151,13 +151,15 @@ def _missing(rows: Sequence[Row], tracer: Tracer) -> list[str]:
     return found
 
 
-def _not_covered(plan: Plan, method: str, weights: WeightCheck | None) -> list[str]:
+def _not_covered(rows: Sequence[Row], plan: Plan, method: str, weights: WeightCheck | None) -> list[str]:
     """What could be broken without this verdict noticing, beyond what the method page says of every verdict."""
     found = []
     if not plan.host:
         found.append("operators were not computed on the host")
     if not plan.identities and method == "auto":
         found.append("identities were left out, the budget is too small for them")
+    if refused := [f"{name} of {row.site.name}" for row in rows for name in row.refused]:
+        found.append(f"{len(refused)} identities could not be asked for, a kernel refused the probe: {refused[0]}")
     if weights is None:
         found.append("the weights were not compared with a file")
     elif weights.unknown:

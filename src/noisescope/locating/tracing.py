@@ -49,6 +49,8 @@ class Row:
     """whether one of these was outside the rounding bound, or nobody knows the bound"""
     identities: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """identities whose probe the device would not compute"""
     kind: str | None = None
     finite: bool = True
     is_product: bool = False
@@ -174,7 +176,8 @@ class Tracer:
 
     def _ask(self, row: Row, call: Call, here: HostCall, value: Tensor, alarms: float) -> None:
         probe = Probe(call, value, self.device, alarms)
-        row.identities, row.failures = check_identities(probe, repeats=row.repeats)
+        answers = check_identities(probe, repeats=row.repeats)
+        row.identities, row.failures, row.refused = answers.asked, answers.failed, answers.refused
         cost = sum(identity.cost for identity in rows_of(call.operator) if identity.name in row.identities)
         self._count("identities", here, value, times=cost)
 

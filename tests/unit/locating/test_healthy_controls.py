@@ -49,6 +49,7 @@ def _model(name: str) -> str:
         "attention": "qwen2",
         "sin": "qwen2",
         "cos": "qwen2",
+        "bias": "gpt_neox",
     }
     operators = FOREIGN[name].operators
     return next((wanted[operator] for operator in operators if operator in wanted), "plain" if operators else "mixtral")
@@ -56,7 +57,7 @@ def _model(name: str) -> str:
 
 def _once(at: int, name: str) -> Setting:
     model = _model(name)
-    dtype = "bfloat16" if at % 2 or "truncated" in name else "float32"
+    dtype = "bfloat16" if at % 2 or "truncated" in name or "cast" in name else "float32"
     return Setting(model, dtype, "random" if model == "plain" else "padded", (2, 6), arithmetic=(name,))
 
 

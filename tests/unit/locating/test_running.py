@@ -1,6 +1,7 @@
 """locate(): what it takes, what it refuses, what it leaves behind, and what it costs."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import noisescope as ns
 from families import FAMILIES, build, tokens
 from noisescope.errors import InputError, ModelError, NonFinite, NothingMatched
 from noisescope.locating import locate
+from noisescope.locating.identities import identity
 from trained import fixture
 
 
@@ -20,7 +22,9 @@ def test_every_family_is_healthy_and_left_bit_identical(family: str) -> None:
     model = build(family)
     before, flags = copy.deepcopy(model.state_dict()), copy.deepcopy([vars(m).copy() for m in model.modules()])
     state = torch.get_rng_state()
-    assert locate(model, tokens(family)).healthy
+    verdict = locate(model, tokens(family))
+    assert verdict.healthy
+    assert not any("refused" in line for line in verdict.sections["verdict"]["not_covered"])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
     after = [vars(module) for module in model.modules()]
@@ -150,3 +154,24 @@ def test_what_comes_out_otherwise_within_rounding_is_listed_and_healthy() -> Non
     assert verdict.healthy
     assert verdict.non_deterministic
     assert all(".linear." in name for name in verdict.non_deterministic)
+
+
+def test_an_identity_that_a_kernel_refuses_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses = [
+        replace(row, check=_refuse) if row.name == "checksum" and "linear" in row.operators else row
+        for row in identity.IDENTITIES
+    ]
+    monkeypatch.setattr(identity, "IDENTITIES", refuses)
+    verdict = locate(build("llama"), tokens())
+    assert verdict.healthy
+    line = next(line for line in verdict.sections["verdict"]["not_covered"] if "refused" in line)
+    assert "checksum of" in line
+    assert int(line.split()[0]) == sum(site["operator"] in ("linear", "matmul", "bmm") for site in _asked(verdict))
+
+
+def _refuse(probe: object) -> None:
+    raise RuntimeError("no kernel for these strides")
+
+
+def _asked(verdict: ns.Verdict) -> list[dict]:
+    return [site for site in verdict.sections["sites"] if site["identities"]]

@@ -1,10 +1,11 @@
 """Products on the host: all of it in float32, and in float64 those elements that float32 cannot acquit.
 
-|y - r| <= half an ulp of y's dtype + lam sqrt(K) u |x_i| |w_j| (+ 2u|b|)
+|y - r| <= half an ulp of y's dtype + lam sqrt(K) u |x_i| |w_j| (+ 2u|b| + u' |x_i . w_j|)
 
 The second term is the bound of `rounding` for a sum of K products; by Cauchy and Schwarz the norms stand for
 sum|x||w|, so that no second product is needed. The host's own float32 error has the same size and hides in it: what
-comes within half of the bound in float32 is computed again in float64.
+comes within half of the bound in float32 is computed again in float64. u' is the unit of a narrow dtype, where there is
+an addend: a device may round the product to it and add b afterwards.
 """
 
 from collections.abc import Iterator
@@ -95,7 +96,12 @@ class Product:
         found: Tensor = lam * sqrt(self.length) * u * abs(self.factor) * (left * right)
         if self.factor != 1:  # the factor is rounded to the dtype, and the product with it once more
             found = found + 2 * unit(self.left.dtype) * self.value(columns).abs()
-        return found if self.addend is None else found + 2 * u * _wide(_columns(self.addend, columns)).abs()
+        if self.addend is None:
+            return found
+        addend = _wide(_columns(self.addend, columns))
+        found = found + 2 * u * addend.abs()
+        narrow = unit(self.left.dtype)
+        return found + narrow * (self.value(columns) - addend).abs() if narrow > unit(torch.float32) else found
 
     def exactly(self, index: Tensor, shape: torch.Size, columns: slice) -> Tensor:
         """Single elements of those columns in float64, by their indices in a value of this shape."""

@@ -6,7 +6,7 @@ disagree, is it evidence.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -151,23 +151,34 @@ def rows_of(operator: str) -> Iterator[Identity]:
     return (row for row in IDENTITIES if operator in row.operators)
 
 
-def check_identities(probe: Probe, *, repeats: bool) -> tuple[list[str], list[Failure]]:
-    """Which identities were checked at a call, and which failed; `repeats`: the device gave the same bits twice."""
-    held, failed = [], []
+@dataclass
+class Answers:
+    """What a call's identities said."""
+
+    asked: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """those whose probe the device's kernel would not compute"""
+
+
+def check_identities(probe: Probe, *, repeats: bool) -> Answers:
+    """Asks for all identities of a call; `repeats`: the device gave the same bits twice."""
+    answers = Answers()
     for row in rows_of(probe.call.operator):
         if row.exact and not repeats:
             continue
         try:
             found = row.check(probe)
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):  # a kernel that refuses a probe
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            answers.refused.append(row.name)
             continue
         if found is None:
             continue
-        held.append(row.name)
+        answers.asked.append(row.name)
         bad, ratio = found.off()
         if bad and (not row.exact or _is_stable(probe, row, found)):
-            failed.append(Failure(row.name, found.got.numel(), bad, ratio, found if row.exact else None))
-    return held, failed
+            answers.failed.append(Failure(row.name, found.got.numel(), bad, ratio, found if row.exact else None))
+    return answers
 
 
 def _is_stable(probe: Probe, row: Identity, found: Expectation) -> bool:
