@@ -8,7 +8,12 @@ from ..injection import Watch
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
 
-__all__ = ["first_non_finite", "non_finite"]
+__all__ = ["first_non_finite", "is_finite", "non_finite"]
+
+
+def is_finite(value: Tensor) -> bool:
+    """True if no value is NaN or infinite; without a copy, for logits are the largest tensor of a pass."""
+    return not value.numel() or all(bool(end.isfinite()) for end in value.detach().aminmax())
 
 
 class _Looking:
@@ -23,7 +28,7 @@ class _Looking:
     def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
         if self.found is None and value.is_floating_point():
             with torch._C.DisableTorchFunction():
-                if not bool(value.detach().isfinite().all()):
+                if not is_finite(value):
                     self.found = sites[-1]
         return value
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ..capturing.finite import non_finite
+from ..capturing.finite import is_finite, non_finite
 from ..diagnosis.accepting import refuse_training
 from ..errors import InputError, unknown_name
 from ..faults import Fault, FaultSimulator, Survey, parse_fault
@@ -150,4 +150,4 @@ def _trace(
         given = model(**inputs)
     step()
     first = next((leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)), None)
-    return tracer, first is None or bool(first.isfinite().all())
+    return tracer, first is None or is_finite(first)

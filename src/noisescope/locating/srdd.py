@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..capturing.finite import is_finite
 from ..errors import InputError, ModelError, NonFinite
 from ..faults import FaultSimulator
 from ..injection import Injection
@@ -179,7 +180,7 @@ def _last_logits(model: nn.Module, inputs: dict[str, Any], what: str) -> Tensor:
         raise ModelError(f"{type(model).__name__}: expected a causal language model, one that predicts next tokens")
     with on_host():
         last = logits[:, -1].cpu()
-        if not bool(last.isfinite().all()):
+        if not is_finite(last):
             raise NonFinite(f"{what} gives non-finite logits, by which srdd cannot rank layers; use method host")
     return last
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..capturing.finite import is_finite
 from ..injection import Call, attention_in_steps, plain_name, sdpa_arguments
 from ..injection.recognising import is_fresh, tensors
 from ..sites import Site
@@ -136,7 +137,7 @@ class Tracer:
         self._looks += 1
         alarms = share_of_alarms(self._looks) / TESTS
         here, mine = HostCall.of(call), value.detach().cpu()
-        row.finite = bool(mine.isfinite().all())
+        row.finite = is_finite(mine)
         row.is_product = self._count("trace", here, mine) > 0
         others = self._repeat(row, call, here, mine)
         if self._plan.host:

@@ -22,11 +22,11 @@ from .rules import Rule, know
 
 __all__ = ["Product", "products_of"]
 
-WIDE = 4096
+WIDE = 1024
 """columns of a product that are computed together: the head of a model has fifty thousand"""
 RECHECKED = 2**14
 """elements that are computed again in float64, those first that are furthest off"""
-_TOGETHER = 2**20
+_TOGETHER = 2**16
 """elements of their operands that are gathered at once"""
 
 NAMES = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "grouped_mm", "einsum", "mv", "dot")
