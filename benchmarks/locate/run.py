@@ -8,17 +8,20 @@ outputs      the default model, 2 x 32 tokens: faults of a block's output, a str
 operators    the same for faults at the operators inside blocks, at embed, final_norm and head
 families     models of ten families with random weights: kinds, magnitudes and sites drawn at random
 limits       the Llama fixture: the smallest magnitude of each kind that is found in 95% of 60 trials
+intermittent the Llama fixture: faults that strike a call now and then, looked for with several runs
 identities   the Llama fixture: which identity sees which kind of fault, by itself
 cost         the default model: forward passes, time against a bare one, and memory
 """
 
 import argparse
+import ctypes
 import json
 import os
 import platform
 import random
 import resource
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -232,6 +235,7 @@ SWEEPS = {
     "wrong_rounding": [10, 8, 6, 5, 4, 3, 2, 1],
     "lut_exp": [2.0**-e for e in range(2, 22, 2)],
 }
+BITS = {"float32": 23, "bfloat16": 7}
 PLACES = {"block output": "", "linear": ".mlp.up_proj.linear", "rms_norm": ".rms_norm", "softmax": ".softmax"}
 
 
@@ -248,12 +252,13 @@ def limits(trials: int) -> Row:
         model = model.to(getattr(torch, dtype))
         layers = len(Layout.of(model).blocks)
         passes = -(-trials // layers)
-        batches = [open_prompts(None, model, tokenizer, seed=seed, rows=1, tokens=16) for seed in range(passes)]
+        batches = [open_prompts(None, model, tokenizer, seed=seed, tokens=16) for seed in range(passes)]
         for kind, magnitudes in SWEEPS.items():
             for place, site in PLACES.items():
                 if kind == "lut_exp" and place != "softmax":
                     continue
-                one = sweep(model, batches, kind, magnitudes, [f"{layer}{site}" for layer in range(layers)])
+                some = [size for size in magnitudes if kind != "wrong_rounding" or size <= BITS[dtype]]
+                one = sweep(model, batches, kind, some, [f"{layer}{site}" for layer in range(layers)])
                 found.setdefault(dtype, {}).setdefault(kind, {})[place] = one
                 print(dtype, kind, place, one["limit"], one["ends_inert"], flush=True)
     return found
@@ -276,6 +281,30 @@ def sweep(model: nn.Module, batches: list[dict[str, Any]], kind: str, magnitudes
             break
     good = [row["magnitude"] for row in rows if row["effective"] and row["found"] >= 0.95 * row["effective"]]
     return {"limit": good[-1] if good else None, "ends_inert": not rows[-1]["effective"], "sweep": rows}
+
+
+def intermittent(trials: int) -> Row:
+    """A fault that strikes a call with probability p, looked for with n runs: the share found beside 1 - (1 - p)^n."""
+    from trained import fixture
+
+    model, tokenizer = fixture("llama")
+    inputs = open_prompts(None, model, tokenizer, tokens=16)
+    layers = len(Layout.of(model).blocks)
+    found: Row = {}
+    for p in (0.5, 0.1, 0.02):
+        for runs in (2, 8, 32):
+            hits = 0
+            for number in range(-(-trials // layers)):
+                faults = [
+                    Fault("gain", 0.05, f"{layer}.mlp.up_proj.linear", p=p, seed=number * layers + layer)
+                    for layer in range(layers)
+                ]
+                truths = locate(model, inputs, simulate=faults, method="host", runs=runs).sections["truth"]
+                hits += sum(truth["rank"] is not None for truth in truths)
+            tried = -(-trials // layers) * layers
+            found[f"p {p}, {runs} runs"] = {"p": p, "runs": runs, "due": 1 - (1 - p) ** runs, **share(hits, tried)}
+            print(p, runs, found[f"p {p}, {runs} runs"], flush=True)
+    return found
 
 
 def identities(trials: int) -> Row:
@@ -305,37 +334,73 @@ def identities(trials: int) -> Row:
 
 def cost(_trials: int) -> Row:
     """Time in units of a bare forward pass beside it, forward passes by multiplications, memory beyond the model."""
-    ways: Row = {"host": {"method": "host", "runs": 1}, "auto, budget 6": {"budget": 6}, "auto": {}}
+    give_memory_back()
+    ways: Row = {
+        "host": {"method": "host", "runs": 1},
+        "auto, budget 6": {"budget": 6},
+        "auto": {},
+        "auto, faulty": {"simulate": "saturation:0.2@15.mlp.up_proj.linear"},
+    }
     found: Row = {}
     for dtype in ("float32", "bfloat16"):
-        model, inputs = with_default_model(dtype)
-        for name, options in ways.items():
-            found[f"{dtype}, {name}"] = one_cost(model, inputs, options)
-            print(dtype, name, found[f"{dtype}, {name}"], flush=True)
+        loaded = load(dtype=dtype)
+        for rows, length in ((2, 32), (2, 256)):
+            inputs = open_prompts(None, loaded.model, loaded.tokenizer, rows=rows, tokens=length)
+            for name, options in ways.items():
+                one = one_cost(loaded.model, inputs, options)
+                found[f"{dtype}, {rows} x {length}, {name}"] = one
+                print(dtype, rows, length, name, one, flush=True)
     return found
 
 
 def one_cost(model: nn.Module, inputs: dict[str, Any], options: dict[str, Any]) -> Row:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ratios = []
+    ratios, extra = [], []
     for _ in range(3):
-        bare, took = seconds(lambda: model(**inputs)), seconds(lambda: locate(model, inputs, **options))
-        ratios.append(took / ((bare + seconds(lambda: model(**inputs))) / 2))
+        (bare, floor), (took, peak) = spent(lambda: model(**inputs)), spent(lambda: locate(model, inputs, **options))
+        ratios.append(took / ((bare + spent(lambda: model(**inputs))[0]) / 2))
+        extra.append(peak - floor)
     verdict = locate(model, inputs, **options)
+    sites = [site for site in verdict.sections["sites"] if site["layer"] == len(Layout.of(model).blocks) // 2]
     return {
-        "time_in_bare_passes": sorted(ratios)[1],
+        "time_in_bare_passes": [round(ratio, 1) for ratio in sorted(ratios)],
         "forward_pass_equivalents": verdict.sections["cost"]["forward_pass_equivalents"],
-        "peak_mb_beyond_before": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+        "peak_mb_beyond_a_bare_pass": round(sorted(extra)[1], 1),
+        "one_layer_in_float64_mb": round(sum(site["elements"] for site in sites) * 8 / 2**20, 1),
         "outcome": verdict.outcome,
+        "rank": [truth["rank"] for truth in verdict.sections["truth"]],
         "shape": verdict.sections["config"]["shape"],
     }
 
 
-def seconds(work: Callable[[], Any]) -> float:
+def give_memory_back() -> None:
+    """Tells the allocator to keep nothing that was freed, so that memory in use can be read off the process."""
+    library = ctypes.CDLL(None)
+    for option in (-3, -1):  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+        library.mallopt(option, 65536)
+
+
+def spent(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds, and the most memory in use during it beyond what was in use before, in MB, looked at every ms."""
+    done, seen = threading.Event(), [resident()]
+
+    def look() -> None:
+        while not done.wait(0.001):
+            seen.append(resident())
+
+    looking = threading.Thread(target=look)
+    looking.start()
     started = time.perf_counter()
     with torch.no_grad():
         work()
-    return time.perf_counter() - started
+    took = time.perf_counter() - started
+    done.set()
+    looking.join()
+    return took, max(seen) - seen[0]
+
+
+def resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 def tell(rows: Sequence[Row]) -> None:
@@ -348,6 +413,7 @@ PARTS: dict[str, tuple[Callable[[int], Row], int]] = {
     "operators": (operators, 300),
     "families": (families, 600),
     "limits": (limits, 60),
+    "intermittent": (intermittent, 200),
     "identities": (identities, 0),
     "cost": (cost, 0),
 }
