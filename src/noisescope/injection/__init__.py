@@ -1,9 +1,9 @@
 """Putting noise into a running model, and taking it out again without a trace.
 
 The only room that changes what a model computes. The way of a value: the function mode or a module hook sees an
-operator's result (`watching`), the scope says where that is (`scope`), places say whether the observer wants it
-(`places`), the injection disturbs it and books it (`injecting`, `statistics`). Gradients are seen by visitors that are
-put on an operator's operands (`operands`, `gradients`).
+operator (`watching`), the scope says where that is (`scope`), places say whether the observer wants it (`places`), its
+value is shown (`showing`), the injection disturbs it and books it (`injecting`, `statistics`). Gradients are seen by
+visitors that are put on an operator's operands (`operands`, `gradients`).
 """
 
 from .attention import attention_in_steps, plain_call, sdpa_arguments

@@ -19,17 +19,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import ExitOrder, HiddenOperator, ModelError
-from ..operators import OPERATORS, fused_kernels, spellings
-from ..sites import Layout, Site
-from .attention import attention_in_steps, sdpa_arguments, steps_difference
-from .calls import Call, arguments_kept, plain_name
+from ..operators import fused_kernels, spellings
+from ..sites import Layout
 from .compiled import compiled, refuse_compiled, refuse_transforms, under_compile
-from .gradients import take_value
 from .modes import keep_modes, mode_stack, modes_replaced, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
-from .places import CallObserver, Observer, Place, Places
-from .recognising import is_fresh, is_residual, operands, uses_own_parameter
-from .scope import Frame, Scope, by_keyword, in_backward, probing
+from .places import CallObserver, Observer, Places
+from .scope import Scope, in_backward, probing
+from .showing import Showing
 
 __all__ = ["Watch", "open_observers", "unwatched"]
 
@@ -37,7 +34,9 @@ __all__ = ["Watch", "open_observers", "unwatched"]
 class Watch:
     """A context manager that shows an observer the values of a model, on the thread that entered it.
 
-    `model=None` watches whatever model runs, and, as `loose`, calls outside any model too.
+    `model=None` watches whatever model runs, and calls outside any model too. `in_steps` computes all attention in
+    steps, so that runs that look at it and runs that do not are alike; `whole` leaves fused kernels as they are,
+    whatever the observer wants of their steps.
     """
 
     def __init__(
@@ -52,24 +51,25 @@ class Watch:
         first_step: int = 0,
     ) -> None:
         self.layout = layout or (Layout.of(model, blocks=blocks) if model is not None else None)
-        self.in_steps = in_steps
-        """True to compute all attention in steps, so that runs that look at it and runs that do not are alike"""
-        self.whole = whole
-        """True to leave a fused attention kernel as it is, whatever the observer wants of its steps"""
         self.scope = Scope(first_step)
         self.hidden: dict[tuple[str, str], tuple[str, ...]] = {}
         """(module path, kernel) -> operators that ran inside it, out of reach"""
-        self.steps_difference: dict[str, Tensor] = {}
-        """module path -> largest abs difference of attention in steps to the fused kernel, on its first row"""
         self.background = False
         """True to stand underneath every `with` block of this thread, and to be closed in any order"""
         self.active = False
         self._places = Places(self.scope, observer)
         self.operands = OperandWatch(self.scope, self._places, lambda: self.active)
-        self._shows_operands = hasattr(observer, "before")
         self._minds_lateness = hasattr(observer, "too_late")
-        self._shows_calls = hasattr(observer, "after")
         self._loose = self.layout is None
+        self.showing = Showing(
+            self.scope,
+            self._places,
+            self.operands,
+            loose=self._loose,
+            in_steps=in_steps,
+            whole=whole,
+            is_inner=lambda: any(isinstance(mode, _Mode) for mode in mode_stack()),
+        )
         self._mode = _Mode(self)
         self._thread = 0
         self._recomputing: set[int] = set()
@@ -77,6 +77,11 @@ class Watch:
         self._handles: list[RemovableHandle] = []
         if self.layout is not None:
             self.scope.add(self.layout)
+
+    @property
+    def steps_difference(self) -> dict[str, Tensor]:
+        """Module path -> largest abs difference of attention in steps to the fused kernel, on its first row."""
+        return self.showing.steps_difference
 
     @property
     def observer(self) -> Observer:
@@ -217,143 +222,17 @@ class Watch:
         if frame is None:
             return None
         try:
-            return self._show_module(frame, args, output)
+            return self.showing.module(frame, args, output)
         finally:
             self.scope.leave(frame)
             if frame.opened_mode:
                 remove_mode(self._mode)
                 self._recomputing.discard(threading.get_ident())
 
-    def _show_module(self, frame: Frame, args: Any, output: Any) -> Any:
-        """Shows what a hand-written operator gives; it still runs, so that the value belongs to its pass."""
-        if frame.operator is None or frame.spelled or not isinstance(output, Tensor):
-            return None
-        places = (self._places.at(frame, frame.operator),)
-        if self._shows_operands:
-            self._show_operands(places, None, args, {})
-        sites = self._count(places)
-        if self._shows_calls:
-            kwargs = {} if args else by_keyword(frame.caller)
-            return self._after(Call(sites, frame.module, args, kwargs, frame.module), output) if sites else output
-        return self.observer.forward(sites, output, step=self.scope.step, owned=False) if sites else output
-
-    # --- functions ----------------------------------------------------------------------------------------------
-
-    def call(self, operator: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Computes one operator and shows its value, if it is a place of ours."""
-        frame = self.scope.current
-        if operator == "residual" and not is_residual(frame, args, kwargs):
-            return self.call_any(function, args, kwargs)
-        if frame is None and not self._loose:
-            return function(*args, **kwargs)
-        if under_compile():
-            raise compiled(frame.module if frame else None)
-        if OPERATORS[operator].product and frame is not None and uses_own_parameter(frame.module, args, kwargs):
-            operator = "linear"
-        if operator == "attention" and self._wants_steps(frame):
-            return self._attention_in_steps(frame, function, sdpa_arguments(args, kwargs))
-        places = self._places.of(frame, operator, args, kwargs)
-        compute = self._show_call if self._shows_calls else self._show_value
-        return compute(frame, places, function, args, kwargs)
-
-    def _show_value(
-        self, frame: Frame | None, places: tuple[Place, ...], function: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        if self._shows_operands:
-            self._show_operands(places, function, args, kwargs)
-        if torch.is_grad_enabled() and any(place.backward for place in places):
-            args, kwargs = self.operands.of_function(places, function, args, kwargs)
-        value = function(*args, **kwargs)
-        if frame is not None:
-            frame.note(places[-1].operator, value)
-        if not isinstance(value, Tensor):
-            return value
-        if not (sites := self._count(places)):
-            return value
-        inplace = any(value is given for given in (*args[:1], kwargs.get("out")))
-        owned = not inplace and is_fresh(value, args, kwargs)
-        shown = self.observer.forward(sites, value, step=self.scope.step, owned=owned)
-        return value.copy_(shown) if inplace and shown is not value else shown
-
-    def call_any(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Computes a function that is no operator of the catalogue; who is shown calls is shown it by its own name.
-
-        What a hand-written norm or activation computes inside is its own affair: its value is shown as a whole.
-        """
-        frame = self.scope.current if self._shows_calls else None
-        if frame is None or frame.operator is not None:
-            return function(*args, **kwargs)
-        name = plain_name(function)
-        if name is None:
-            return function(*args, **kwargs)
-        return self._show_call(frame, (self._places.at(frame, name),), function, args, kwargs)
-
-    def _show_call(
-        self, frame: Frame | None, places: tuple[Place, ...], function: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        wanted = frame is not None and any(place.forward for place in places)
-        before, named = arguments_kept(function, args, kwargs) if wanted else (args, kwargs)
-        value = function(*args, **kwargs)
-        if frame is not None:
-            frame.note(places[-1].operator, value)
-        sites = self._count(places)
-        if not wanted or frame is None:
-            return value
-        shown = self._after(Call(sites, function, before, named, frame.module), value)
-        overwritten = any(value is given for given in (*args[:1], kwargs.get("out")) if given is not None)
-        return value.copy_(shown) if overwritten and shown is not value else shown
-
-    def _after(self, call: Call, value: Any) -> Any:
-        return self._places.observer.after(call, value)
-
     def note_kernel(self, kernel: Callable[..., Any], operators: tuple[str, ...]) -> None:
         """Remembers a fused kernel that hides operators."""
         if (frame := self.scope.current) is not None:
             self.hidden[frame.path, getattr(kernel, "__name__", str(kernel))] = operators
-
-    # --- showing ------------------------------------------------------------------------------------------------
-
-    def _count(self, places: tuple[Place, ...]) -> tuple[Site, ...]:
-        """Counts a call at each of its places; the sites that the observer wants to see."""
-        wanted = []
-        for place in places:
-            index = self.scope.count(place.module, place.operator)
-            if place.forward:
-                wanted.append(place.site(index))
-        return tuple(wanted)
-
-    def _show_operands(
-        self, places: tuple[Place, ...], function: Callable[..., Any] | None, args: Any, kwargs: dict[str, Any]
-    ) -> None:
-        """Shows what a value will be computed from; the call is counted when the value is shown."""
-        sites = tuple(place.site(self._places.next_index(place)) for place in places if place.forward)
-        if sites:
-            given = operands(function, args, kwargs)
-            self.observer.before(sites, given, step=self.scope.step)  # type: ignore[attr-defined]
-
-    # --- attention ----------------------------------------------------------------------------------------------
-
-    def _wants_steps(self, frame: Frame | None) -> bool:
-        if self.in_steps or self.whole:
-            return self.in_steps
-        places = (self._places.at(frame, "matmul"), self._places.at(frame, "softmax"))
-        return any(place.forward or place.backward for place in places)
-
-    def _attention_in_steps(self, frame: Frame | None, fused: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """Attention with its products and softmax in view.
-
-        Where only gradients are wanted there, the value stays the fused kernel's, bit for bit; but not if another watch
-        stands outside this one, which must see every value once.
-        """
-        path = frame.path if frame is not None else ""
-        if path not in self.steps_difference and not given.get("dropout_p"):
-            self.steps_difference[path] = steps_difference(fused, given)
-        wanted = any(self._places.at(frame, step).forward for step in ("matmul", "softmax", "attention"))
-        if wanted or self.in_steps or any(isinstance(mode, _Mode) for mode in mode_stack()):
-            return attention_in_steps(self.call, **given)
-        with torch.random.fork_rng(enabled=bool(given.get("dropout_p"))):
-            value = fused(**given)
-        return take_value(attention_in_steps(self.call, **given), value)
 
 
 class _Mode(TorchFunctionMode):
@@ -372,12 +251,12 @@ class _Mode(TorchFunctionMode):
             return func(*args, **kwargs)
         operator = self._spellings.get(func)
         if operator is not None:
-            return watch.call(operator, func, args, kwargs)
+            return watch.showing.operator(operator, func, args, kwargs)
         if (hides := self._kernels.get(func)) is not None:
             watch.note_kernel(func, hides)
         if torch.is_grad_enabled():
             args = watch.operands.of_norm(args)
-        return watch.call_any(func, args, kwargs)
+        return watch.showing.other(func, args, kwargs)
 
 
 def open_observers() -> list[Observer]:

@@ -30,12 +30,18 @@ def against(row: Row) -> Iterator[str]:
     if row.host is not None and row.convicted:
         yield (
             f"host: {row.host.bad} of {row.host.elements} elements are off, "
-            f"by up to {row.host.ratio:.3g} times the rounding bound"
+            f"by up to {_figure(row.host.ratio)} times the rounding bound"
         )
     if row.differing:
         yield f"repeat: {row.differing} of {row.elements} elements come out otherwise when it is asked again"
     for failure in row.failures:
         yield f"identities: {failure.identity}: fails in {failure.bad} of {failure.elements} elements"
+
+
+def _figure(ratio: float | None) -> str:
+    """Three digits, or as a whole number with thousands apart."""
+    assert ratio is not None
+    return f"{ratio:,.0f}" if 1000 <= ratio < 1e9 else f"{ratio:.3g}"
 
 
 def _weights(weights: WeightCheck) -> str:
@@ -61,7 +67,7 @@ def _host(rows: Sequence[Row]) -> str:
         assert first.host is not None
         return (
             f"first deviation  {first.site.name}   {first.host.bad} of {first.host.elements} elements, "
-            f"{first.host.ratio:.3g} x the rounding bound"
+            f"{_figure(first.host.ratio)} x the rounding bound"
         )
     excused = sum(row.excused for row in rows)
     judged = sum(row.host is not None and row.host.judged for row in rows)

@@ -83,6 +83,8 @@ class Report:
     def load(cls, path: str | Path) -> "Report":
         """The report of a directory, or of a JSON file; one of an earlier version is read as this one."""
         file = Path(path)
+        if (verdict := file / "verdict.json").exists() and not (file / "report.json").exists():
+            raise InputError(f"{one_line(verdict)}: the verdict of `locate`, not a report; its page is verdict.html")
         file = file / "report.json" if file.is_dir() else file
         try:
             sections = decode(store.read_whole(file, LARGEST).decode("utf-8"))

@@ -154,6 +154,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
         Report.load(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"report\.json: cannot be read"):
         Report.load(tmp_path)
+    Path(tmp_path, "verdict.json").write_text("{}")
+    with pytest.raises(InputError, match="the verdict of `locate`, not a report"):
+        Report.load(tmp_path)
 
 
 @pytest.mark.parametrize(
