@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["healthy", "hits", "identities", "limits", "srdd"]
+__all__ = ["cost", "healthy", "hits", "identities", "intermittent", "limits", "srdd"]
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "locate"
 Row = Mapping[str, Any]
@@ -52,6 +52,36 @@ def limits() -> str:
         "trials are found, Llama fixture, 16 tokens. `*`: the next one changes no bit; `+`: the end of the sweep."
     )
     return f"{note}\n\n{table}"
+
+
+def intermittent() -> str:
+    """Faults that strike now and then, beside what chance allows."""
+    found = _read("results.json").get("intermittent")
+    if not found:
+        return _missing()
+    cells = [row for name, row in found.items() if name != "wall_s"]
+    lines = ((f"{row['p']:g}", row["runs"], f"{100 * row['due']:.1f}%", _share(row)) for row in cells)
+    return _table(("p of a call", "`--runs`", "1 - (1 - p)ⁿ", "found"), lines)
+
+
+def cost() -> str:
+    """Forward passes, time and memory."""
+    found = _read("results.json").get("cost")
+    if not found:
+        return _missing()
+    lines = [
+        (
+            name,
+            f"{row['forward_pass_equivalents']:.1f}",
+            " ".join(f"{ratio:.1f}" for ratio in row["time_in_bare_passes"]),
+            f"{row['peak_mb_beyond_a_bare_pass']:.1f} MB",
+            f"{row['one_layer_in_float64_mb']:.1f} MB",
+        )
+        for name, row in found.items()
+        if name != "wall_s"
+    ]
+    head = ("", "forward passes", "time / bare pass, three runs", "memory beyond a bare pass", "one layer in float64")
+    return _table(head, lines)
 
 
 def healthy() -> str:

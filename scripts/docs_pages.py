@@ -164,6 +164,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "identities": _identities,
     "locate-hits": docs_benchmarks.hits,
     "locate-limits": docs_benchmarks.limits,
+    "locate-intermittent": docs_benchmarks.intermittent,
+    "locate-cost": docs_benchmarks.cost,
     "locate-healthy": docs_benchmarks.healthy,
     "locate-identities": docs_benchmarks.identities,
     "locate-srdd": docs_benchmarks.srdd,
