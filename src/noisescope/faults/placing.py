@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError, NothingMatched, printable, quoted, unknown_name
-from ..injection import Call, Watch, plain_name, unwatched
-from ..injection.survey import some_tokens
+from ..injection import Call, Watch, attention_in_steps, plain_call, plain_name, sdpa_arguments, unwatched
+from ..injection.recognising import is_fresh, tensors
+from ..injection.survey import kept_inputs, some_tokens
 from ..sites import Layout, Site
 from ..specs import OUTSIDE, Layer, Phase
 from .kinds import Fault
@@ -123,10 +124,11 @@ def _by_name(fault: Fault, calls: "Survey") -> Target | None:
     wanted = fault.site.removesuffix(".forward")
     for site in calls.sites:
         full = site.name.removesuffix(".forward")
-        if wanted == full:
-            return calls.target(site, only=True)
-        if wanted == full.rpartition(".")[0] and site.module:
-            return calls.target(site)
+        one, every = wanted == full, wanted == full.rpartition(".")[0] and site.module
+        if (one or every) and site in calls.alias:
+            return calls.target(calls.alias[site], only=True)
+        if one or every:
+            return calls.target(site, only=one)
     return None
 
 
@@ -153,8 +155,6 @@ class Survey:
         self.sites: list[Site] = []
         self.alias: dict[Site, Site] = {}
         """attention -> the product that computes it, where it is no kernel of its own"""
-        self.fused: frozenset[str] = frozenset()
-        """modules whose attention is one kernel"""
         self.outputs: dict[Layer, Site] = {}
         self.dtypes: dict[tuple[str, str], torch.dtype] = {}
         self._leaves: dict[str, bool] = {}
@@ -167,8 +167,8 @@ class Survey:
         calls = cls()
         hooks = [block.register_forward_hook(calls._block_ends(layer)) for layer, block in enumerate(layout.blocks)]
         hooks += [block.register_forward_pre_hook(calls._first_starts, with_kwargs=True) for block in layout.blocks[:1]]
-        watch = Watch(calls, layout=layout)
-        given = inputs if inputs is not None else some_tokens(model)
+        watch = Watch(calls, layout=layout, whole=True)
+        given = kept_inputs(inputs) if inputs is not None else some_tokens(model)
         try:
             with unwatched(), watch, torch.no_grad(), torch.random.fork_rng(devices=_accelerators(given)):
                 model(**given)
@@ -176,8 +176,6 @@ class Survey:
             for hook in hooks:
                 hook.remove()
         calls._values.clear()
-        calls.fused = frozenset(watch.steps_difference)
-        calls.alias = {site: product for site, product in calls.alias.items() if site.module not in calls.fused}
         return calls
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
@@ -187,10 +185,26 @@ class Survey:
     def after(self, call: Call, value: Any) -> Any:
         """Lists a call whose value was computed; the value goes on unchanged."""
         if isinstance(value, Tensor) and value.is_floating_point():
-            given = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
-            if call.in_place or not any(_memory(leaf) == _memory(value) for leaf in given):  # else it is a view
-                self._add(call, value, given)
+            if plain_name(call.function) == "scaled_dot_product_attention":
+                self._add_steps(call, value)
+            if call.in_place or is_fresh(value, call.args, call.kwargs):  # else it is a view
+                self._add(call, value, tensors(call.args, call.kwargs))
         return value
+
+    def _add_steps(self, call: Call, value: Tensor) -> None:
+        """The products and the softmax inside a fused kernel, as `attention_in_steps` counts them."""
+        steps: list[Site] = []
+
+        def step(operator: str, function: Any, args: Any, kwargs: Any) -> Any:
+            index = sum(site.operator == operator for site in steps)
+            steps.append(Site(call.site.layer, operator, call.site.module, index))
+            return plain_call(operator, function, args, kwargs)
+
+        with torch._C.DisableTorchFunction():
+            attention_in_steps(step, **sdpa_arguments(call.args, call.kwargs))
+        for site in steps:
+            self.sites.append(site)
+            self.dtypes[site.module, site.operator] = value.dtype
 
     def _add(self, call: Call, value: Tensor, given: list[Tensor]) -> None:
         for site in call.sites:

@@ -4,7 +4,9 @@ An observer with a method `after` is shown calls, so that it can compute them ag
 simply twice.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from ..sites import Site
 
-__all__ = ["PARAMETERS", "Call", "arguments_kept", "by_position", "plain_name"]
+__all__ = ["PARAMETERS", "Call", "arguments_kept", "by_position", "compute", "plain_name", "writes"]
 
 _SAME = {
     "truediv": "div",
@@ -88,12 +90,38 @@ class Call:
     @property
     def in_place(self) -> bool:
         """True if it writes into one of its arguments."""
-        return _writes(self.function, self.kwargs)
+        return writes(self.function, self.kwargs)
 
     def again(self) -> Any:
         """The same call once more; the caller sees to it that it is no new call of the model's (`Watch.probing`)."""
         args, kwargs = arguments_kept(self.function, self.args, self.kwargs)
-        return self.function(*args, **kwargs)
+        return self.ask(*args, **kwargs)
+
+    def ask(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function, or the module without the user's hooks on it, gives for other arguments."""
+        if not self.is_module:
+            return compute(self.function, args, kwargs)
+        with _own_hooks_aside(self.module):
+            return self.module(*args, **kwargs)
+
+
+def compute(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The value of a call; of an assignment to an index, which has none, what was assigned to."""
+    value = function(*args, **kwargs)
+    return args[0] if _is_assignment(function) else value
+
+
+@contextmanager
+def _own_hooks_aside(module: nn.Module) -> Iterator[None]:
+    """Inside, the hooks that somebody has put on a module itself are not called: they have seen this call already."""
+    names = [name for name in ("_forward_pre_hooks", "_forward_hooks") if getattr(module, name)]
+    kept = {name: module.__dict__[name] for name in names}
+    try:
+        for name in names:
+            module.__dict__[name] = OrderedDict()
+        yield
+    finally:
+        module.__dict__.update(kept)
 
 
 def plain_name(function: Callable[..., Any]) -> str | None:
@@ -125,7 +153,7 @@ def arguments_kept(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments, as copies where the function will write into them."""
-    if not _writes(function, kwargs):
+    if not writes(function, kwargs):
         return args, kwargs
     with torch._C.DisableTorchFunction():  # nobody computes these
         return tree_map(_copied, args), tree_map(_copied, kwargs)
@@ -135,9 +163,14 @@ def _copied(given: Any) -> Any:
     return given.clone() if isinstance(given, Tensor) and not isinstance(given, nn.Parameter) else given
 
 
-def _writes(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+def writes(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """True if a call writes into one of its arguments: by its name, so not where it merely gives one back."""
     name = getattr(function, "__name__", "")
     special = name.startswith("__")
-    if "out" in kwargs or kwargs.get("inplace") is True or name == "__setitem__":
+    if "out" in kwargs or kwargs.get("inplace") is True or _is_assignment(function):
         return True
     return name.startswith("__i") and name != "__invert__" if special else name.endswith("_")
+
+
+def _is_assignment(function: Callable[..., Any]) -> bool:
+    return getattr(function, "__name__", "") == "__setitem__"

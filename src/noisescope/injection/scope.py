@@ -7,7 +7,7 @@ a frame's layer comes from the block it runs inside, else from its own role, els
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import CheckpointFunction
 
-from ..sites import Layout
+from ..sites import Layout, Site
 from ..specs import Layer
 
 __all__ = ["Frame", "Scope", "by_keyword", "in_backward", "is_probing", "probing"]
@@ -243,7 +243,8 @@ class Scope:
         call, calls = (path, operator), self.run.calls
         index = calls.get(call, 0)
         if is_probing():
-            return max(0, index - 1)
+            asked: dict[tuple[str, str], int] = _QUESTIONS.calls
+            return asked.get(call, max(0, index - 1))
         calls[call] = index + 1
         if self.frames and self.run.recomputable:  # outside modules there may be any number of calls
             self.run.log.append(call)
@@ -346,18 +347,22 @@ _QUESTIONS = threading.local()
 
 
 @contextmanager
-def probing() -> Iterator[None]:
-    """Calls made inside, on this thread, are counted nowhere: they ask again about the call that was counted last."""
-    _QUESTIONS.open = getattr(_QUESTIONS, "open", 0) + 1
+def probing(sites: Iterable[Site] = ()) -> Iterator[None]:
+    """Calls made inside, on this thread, are counted nowhere: they ask again about the call of these sites.
+
+    Other operators of other modules are taken for the call that was counted last.
+    """
+    before = getattr(_QUESTIONS, "calls", None)
+    _QUESTIONS.calls = {(site.module, site.operator): site.call for site in sites}
     try:
         yield
     finally:
-        _QUESTIONS.open -= 1
+        _QUESTIONS.calls = before
 
 
 def is_probing() -> bool:
     """True inside `probing`."""
-    return getattr(_QUESTIONS, "open", 0) > 0
+    return getattr(_QUESTIONS, "calls", None) is not None
 
 
 def in_backward() -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..operators import OPERATORS
 from ..sites import Site
 from .attention import attention_in_steps, sdpa_arguments, steps_difference
-from .calls import Call, arguments_kept, plain_name
+from .calls import Call, arguments_kept, compute, plain_name, writes
 from .compiled import compiled, under_compile
 from .gradients import take_value
 from .operands import OperandWatch
@@ -106,7 +106,7 @@ class Showing:
             return value
         if not (sites := self._count(places)):
             return value
-        inplace = _is_overwritten(value, args, kwargs)
+        inplace = writes(function, kwargs) and _is_one_of(value, args, kwargs)
         owned = not inplace and is_fresh(value, args, kwargs)
         shown = self._places.observer.forward(sites, value, step=self._scope.step, owned=owned)
         return value.copy_(shown) if inplace and shown is not value else shown
@@ -117,14 +117,16 @@ class Showing:
         """For an observer of whole calls."""
         wanted = frame is not None and any(place.forward for place in places)
         before, named = arguments_kept(function, args, kwargs) if wanted else (args, kwargs)
-        value = function(*args, **kwargs)
+        value = compute(function, args, kwargs)
         if frame is not None:
             frame.note(places[-1].operator, value)
         sites = self._count(places)
         if not wanted or frame is None:
             return value
         shown = self._places.observer.after(Call(sites, function, before, named, frame.module), value)
-        return value.copy_(shown) if shown is not value and _is_overwritten(value, args, kwargs) else shown
+        if shown is value or not writes(function, kwargs) or not _is_one_of(value, args, kwargs):
+            return shown
+        return value.copy_(shown)
 
     def _count(self, places: tuple[Place, ...]) -> tuple[Site, ...]:
         """Counts a call at each of its places; the sites that the observer wants to see."""
@@ -169,5 +171,5 @@ class Showing:
         return take_value(attention_in_steps(self.operator, **given), value)
 
 
-def _is_overwritten(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_one_of(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return value is not None and any(value is given for given in (*args[:1], kwargs.get("out")))

@@ -1,8 +1,10 @@
 """Which places a model has, found by running it on a few tokens; the coverage meter, and the observer effect."""
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .watching import Watch
 
-__all__ = ["Coverage", "is_unchanged_by_watching", "some_tokens", "survey"]
+__all__ = ["Coverage", "is_unchanged_by_watching", "kept_inputs", "some_tokens", "survey"]
 
 _STEPS = ("matmul", "softmax")
 """what is in view only while attention is computed in steps"""
@@ -106,3 +108,8 @@ def some_tokens(model: nn.Module) -> dict[str, Tensor]:
     ids = torch.arange(1, 9, device=embedding.weight.device).remainder(embedding.num_embeddings).view(1, 8)
     is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     return {"input_ids": ids, "decoder_input_ids": ids} if is_pair else {"input_ids": ids}
+
+
+def kept_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Inputs for one more pass: a cache of keys and values grows with every pass that is given it."""
+    return {name: given if isinstance(given, Tensor) else copy.deepcopy(given) for name, given in inputs.items()}

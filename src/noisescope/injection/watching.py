@@ -7,7 +7,7 @@ not touched. The mode itself is thread-local.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ExitOrder, HiddenOperator, ModelError
 from ..operators import fused_kernels, spellings
-from ..sites import Layout
+from ..sites import Layout, Site
 from .compiled import compiled, refuse_compiled, refuse_transforms, under_compile
 from .modes import keep_modes, mode_stack, modes_replaced, push_mode, push_mode_below, remove_mode
 from .operands import OperandWatch
@@ -148,15 +148,15 @@ class Watch:
                 )
 
     @contextmanager
-    def probing(self) -> Iterator[None]:
+    def probing(self, sites: Iterable[Site] = ()) -> Iterator[None]:
         """What is computed inside is a question of the observer's own, which only others see.
 
         It may call functions and modules again, with other arguments: they pass through every watch that was opened
-        before this one, at the place and with the call number of the call that is being looked at.
+        before this one, at the place and with the call number of the call that is being looked at: that of `sites`.
         """
         was_active, self.active = self.active, False
         try:
-            with probing():
+            with probing(sites):
                 yield
         finally:
             self.active = was_active

@@ -7,7 +7,7 @@ from torch import nn
 
 from ..faults import FaultSimulator
 from ..sites import Layout
-from .precision import MODES, NEARLY_ALL
+from .precision import FLUSH, MODES, NEARLY_ALL
 from .rounding import FALSE_ALARMS
 from .sections import sections_of, site_section
 from .sentences import against, evidence_of
@@ -39,7 +39,7 @@ def decide(
         modes.append(f"flush: {flushed} numbers too small to be normal came as 0")
     suspects = _suspects(off)
     suspects += [_memory(changed) for changed in (weights.changed if weights else ())]
-    missing, not_covered = _missing(rows, tracer), _not_covered(rows, plan, config["method"], weights)
+    missing, not_covered = _missing(tracer, plan), _not_covered(tracer, plan, config["method"], weights)
     outcome: Outcome = "faulty" if suspects else "inconclusive" if missing else "healthy"
     base = tracer.work.get("trace") or 1.0
     spent = {stage: done / base for stage, done in tracer.work.items()}
@@ -76,7 +76,7 @@ def decide(
 
 def _mode(rows: Sequence[Row], asked: str | None) -> str | None:
     """The mode that the device is said to have, or the finest that explains nearly all products of the pass."""
-    if asked is not None and asked != "flush":
+    if asked is not None and asked != FLUSH:
         return asked
     products = [row for row in rows if row.is_product]
     off = [row for row in products if row.deviates]
@@ -138,10 +138,12 @@ def _memory(changed: Any) -> Suspect:
 # --- what it rests on -------------------------------------------------------------------------------------------
 
 
-def _missing(rows: Sequence[Row], tracer: Tracer) -> list[str]:
-    found = []
+def _missing(tracer: Tracer, plan: Plan) -> list[str]:
+    rows, found = tracer.rows, []
     if not rows:
         found.append("the model computed nothing that could be looked at")
+    if not plan.host:
+        found.append("nothing speaks against the device, but no operator was computed on the host (--method auto)")
     unjudged = [row.site.name for row in rows if row.host is not None and not row.host.judged]
     if unjudged:
         found.append(f"no rounding bound is known for {len(unjudged)} calls that differ from the host: {unjudged[0]}")
@@ -151,13 +153,16 @@ def _missing(rows: Sequence[Row], tracer: Tracer) -> list[str]:
     return found
 
 
-def _not_covered(rows: Sequence[Row], plan: Plan, method: str, weights: WeightCheck | None) -> list[str]:
+def _not_covered(tracer: Tracer, plan: Plan, method: str, weights: WeightCheck | None) -> list[str]:
     """What could be broken without this verdict noticing, beyond what the method page says of every verdict."""
-    found = []
-    if not plan.host:
-        found.append("operators were not computed on the host")
-    if not plan.identities and method == "auto":
-        found.append("identities were left out, the budget is too small for them")
+    rows, found = tracer.rows, []
+    if plan.runs < 2:
+        found.append("every call was made once: what comes and goes was not looked for")
+    if not plan.identities:
+        why = ", the budget is too small for them" if method == "auto" else f" by --method {method}"
+        found.append(f"identities were left out{why}: faults below the rounding of a long sum may be there")
+    if tracer.random:
+        found.append(f"{len(tracer.random)} calls draw random numbers, such as {tracer.random[0].name}")
     if refused := [f"{name} of {row.site.name}" for row in rows for name in row.refused]:
         found.append(f"{len(refused)} identities could not be asked for, a kernel refused the probe: {refused[0]}")
     if weights is None:

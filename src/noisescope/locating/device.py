@@ -4,7 +4,7 @@ What is asked here passes through every function mode that was entered before th
 simulated fault. Everything else that a locator computes is the host's (`host.on_host`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..injection import Watch, modes_replaced
+from ..sites import Site
 
 __all__ = ["Device"]
 
@@ -23,6 +24,7 @@ class Device:
         self.watch: Watch | None = None
         """the locator's own, which does not look at its own questions"""
         self._modes: list[TorchFunctionMode] = []
+        self._sites: tuple[Site, ...] = ()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -34,8 +36,17 @@ class Device:
             finally:
                 self._modes = before
 
+    @contextmanager
+    def at(self, sites: Iterable[Site]) -> Iterator[None]:
+        """Inside, what is asked is asked about the call of these sites."""
+        before, self._sites = self._sites, tuple(sites)
+        try:
+            yield
+        finally:
+            self._sites = before
+
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What the device gives for this call, at the place of the call that is being looked at."""
         assert self.watch is not None
-        with modes_replaced(self._modes), self.watch.probing():
+        with modes_replaced(self._modes), self.watch.probing(self._sites):
             return function(*args, **kwargs)

@@ -24,6 +24,8 @@ __all__ = ["KINDS", "name_kind"]
 
 KINDS = ("zeroing", "clipping", "stuck", "offset", "gain", "precision loss", "spikes", "noise", "other")
 
+_VAGUE = ("precision loss", "spikes", "other")
+"""what values that come out otherwise every time look like as well; another kind is a fault that comes and goes"""
 _NEARLY_ALL = 0.95
 _FEW = 0.05
 """share of elements up to which a disturbance is sparse"""
@@ -64,9 +66,10 @@ def name_kind(value: Tensor, due: Tensor, slack: Tensor | float, *, repeats: boo
         return "other"
     struck = off.any(0)
     seen = _Seen(got[:, struck], due[:, struck], off[:, struck], room[:, struck], value.dtype)
-    if not repeats:
-        return "spikes" if _is_spiky(seen) else "noise"
-    return next((kind for kind, holds in _hypotheses(seen) if holds()), "other")
+    if not repeats and _is_spiky(seen):
+        return "spikes"
+    found = next((kind for kind, holds in _hypotheses(seen) if holds()), "other")
+    return "noise" if not repeats and found in _VAGUE else found
 
 
 def _hypotheses(seen: _Seen) -> Iterator[tuple[str, Callable[[], bool]]]:

@@ -24,8 +24,10 @@ from .host.products import Product, check_product, products_of
 from .identities.identity import Expectation
 from .rounding import half_ulp
 
-__all__ = ["MODES", "Mode", "explaining_modes"]
+__all__ = ["FLUSH", "MODES", "Mode", "explaining_modes"]
 
+FLUSH = "flush"
+"""the mode that is excused call by call, whether anybody says it or not"""
 NEARLY_ALL = 0.9
 """share of a pass's products that must be off alike to be a mode and no fault"""
 

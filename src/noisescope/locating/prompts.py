@@ -26,7 +26,9 @@ def open_prompts(
 ) -> dict[str, Any]:
     """The model's inputs, on its device: from a dict of them, token ids, texts, or anything `open_data` takes."""
     if isinstance(prompts, Mapping):
-        found = dict(prompts)
+        found = {name: _as_ids(given) for name, given in prompts.items()}
+        if not found:
+            raise InputError("prompts: got no inputs, expected a dict such as {'input_ids': ...}")
     elif isinstance(prompts, Tensor):
         found = {"input_ids": prompts if prompts.ndim > 1 else prompts.unsqueeze(0)}
     elif prompts is None and tokenizer is None:
@@ -52,10 +54,22 @@ def _texts(prompts: Any, model: nn.Module, tokenizer: object, seed: int, rows: i
     return data.batches[0].inputs()
 
 
+def _as_ids(given: Any) -> Any:
+    """Rows of whole numbers, or one row, as token ids; anything else as it is."""
+    rows = [given] if isinstance(given, (list, tuple)) and all(type(one) is int for one in given) else given
+    if not isinstance(rows, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in rows):
+        return given
+    if not all(type(one) is int and len(row) == len(rows[0]) for row in rows for one in row):
+        return given
+    return torch.tensor(rows)
+
+
 def _check_ids(ids: Tensor, model: nn.Module) -> None:
     known = vocabulary_of(model)
     if not ids.numel():
         raise InputError("prompts: got no tokens, expected texts or token ids")
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise InputError(f"prompts: got {ids.dtype}, expected token ids, which are whole numbers")
     if known is not None and not bool(((ids >= 0) & (ids < known)).all()):
         wrong = ids[(ids < 0) | (ids >= known)][0]
         raise InputError(f"prompts: got token {int(wrong)}, but the model knows 0 to {known - 1}")

@@ -18,10 +18,11 @@ from ..diagnosis.accepting import refuse_training
 from ..errors import InputError, unknown_name
 from ..faults import Fault, FaultSimulator, Survey, parse_fault
 from ..injection import Watch
+from ..injection.survey import kept_inputs
 from ..sites import Layout
 from .deciding import decide
 from .device import Device
-from .precision import MODES
+from .precision import FLUSH, MODES
 from .prompts import ROWS, open_prompts
 from .sections import shape_of
 from .srdd import PROMPTS, rank_layers
@@ -73,12 +74,12 @@ def locate(
     """
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    if precision_mode is not None and precision_mode not in MODES:
-        raise unknown_name("precision mode", precision_mode, MODES)
+    if precision_mode is not None and precision_mode not in (*MODES, FLUSH):
+        raise unknown_name("precision mode", precision_mode, [*MODES, FLUSH])
     if not isinstance(runs, int) or runs < 1 or (method in ("auto", "repeat") and runs < 2):
         raise InputError(f"runs: got {runs}, expected a whole number of at least 2")
-    if budget is not None and not budget >= runs:
-        raise InputError(f"budget: got {budget:g}, expected at least as many forward passes as runs, {runs}")
+    if budget is not None and not (isinstance(budget, (int, float)) and budget >= runs):
+        raise InputError(f"budget: got {budget}, expected at least as many forward passes as runs, {runs}")
     refuse_training(model)
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
@@ -147,7 +148,7 @@ def _trace(
     tracer = Tracer(device, plan, on_call)
     device.watch = Watch(tracer, layout=layout, whole=True)
     with device.watch:
-        given = model(**inputs)
+        given = model(**kept_inputs(inputs))
     step()
     first = next((leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)), None)
     return tracer, first is None or is_finite(first)

@@ -101,6 +101,7 @@ def site_section(row: Row) -> dict[str, Any]:
         "operator": row.site.operator,
         "module": row.site.module,
         "elements": row.elements,
+        "dtype": row.dtype,
         "rule": row.host.rule if row.host else None,
         "ratio": row.ratio,
         "bad": row.host.bad if row.host else None,

@@ -27,7 +27,9 @@ def against(row: Row) -> Iterator[str]:
     """What speaks against the operator of one call."""
     if not row.finite:
         yield "gives values that are not finite"
-    if row.host is not None and row.convicted:
+    if row.host is not None and row.convicted and row.host.rule == "bits":
+        yield f"host: {row.host.bad} of {row.host.elements} elements are not the host's, where nothing is rounded"
+    elif row.host is not None and row.convicted:
         yield (
             f"host: {row.host.bad} of {row.host.elements} elements are off, "
             f"by up to {_figure(row.host.ratio)} times the rounding bound"

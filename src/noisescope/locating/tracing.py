@@ -4,11 +4,12 @@ Every call is judged from the inputs that the device itself gave it, so an opera
 Nothing is kept of a call but its row: memory is that of the largest single operator, whatever the model's depth.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import is_finite
 from ..injection import Call, attention_in_steps, plain_name, sdpa_arguments
@@ -16,22 +17,31 @@ from ..injection.recognising import is_fresh, tensors
 from ..sites import Site
 from ..specs import Layer, Phase
 from .device import Device
-from .host import HostCall, Outcome, check_on_host, reference_of
+from .host import HostCall, Judgement, check_on_host, reference_of
 from .host.products import products_of
 from .host.rules import rule_of
 from .identities import Probe, check_identities
-from .identities.identity import Failure, rows_of, same_bits
+from .identities.identity import Failure, same_bits
 from .naming import name_kind
 from .precision import explaining_modes
 from .rounding import share_of_alarms
 
 __all__ = ["Row", "Tracer"]
 
-_NOTHING = frozenset({"empty", "new_empty", "empty_like", "rand", "randn", "rand_like", "randn_like", "bernoulli"})
+_NOTHING = frozenset({"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided"})
+"""functions that compute nothing"""
+_RANDOM = frozenset(
+    {
+        *("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "randperm", "normal", "uniform"),
+        *("bernoulli", "multinomial", "exponential", "geometric", "cauchy", "log_normal", "poisson", "random"),
+        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "gumbel_softmax"),
+        *("feature_alpha_dropout", "native_dropout", "rrelu"),
+    }
+)
 """functions whose value nobody can foretell"""
 TESTS = 8
 """of one call, at most, that may raise a false alarm: the host's and those of identities that hold up to rounding"""
-CLOSER_LOOKS = 8
+CLOSER_LOOKS = 4
 """how often the steps of a fused kernel that is off are tried by themselves, until one of them is off too"""
 
 
@@ -41,7 +51,8 @@ class Row:
 
     site: Site
     elements: int
-    host: Outcome | None = None
+    dtype: str = ""
+    host: Judgement | None = None
     repeated: int = 0
     """how often the call was made again"""
     differing: int = 0
@@ -105,9 +116,13 @@ class Tracer:
         self.rows: list[Row] = []
         self.work: dict[str, float] = {}
         """stage -> multiplications of products"""
+        self.random: list[Site] = []
+        """calls that draw random numbers, which nobody looked at"""
         self.device = device
         self._plan, self._on_call = plan, on_call
         self._looks = 0
+        self._inside = False
+        """True while the steps of a fused kernel are computed by themselves"""
 
     def wants(self, layer: Layer | None, operator: str, module: str, phase: Phase) -> bool:
         """Everything."""
@@ -116,28 +131,36 @@ class Tracer:
     def after(self, call: Call, value: Any) -> Any:
         """Looks at a call; the value goes on unchanged."""
         with self.device.aside():
-            if isinstance(value, Tensor) and self._is_computed(call, value):
-                row = self._look(call, value)
-                self.rows.append(row)
-                if self._on_call is not None:
-                    self._on_call(row)
+            for part, found in _results(call, value):
+                if self._is_computed(part, found):
+                    row = self._look(part, found)
+                    self.rows.append(row)
+                    if self._on_call is not None:
+                        self._on_call(row)
         return value
 
     def _is_computed(self, call: Call, value: Tensor) -> bool:
-        if not value.is_floating_point() or not value.numel() or plain_name(call.function) in _NOTHING:
+        name = plain_name(call.function)
+        if not value.numel() or name in _NOTHING:
             return False
-        if not tensors(call.args, call.kwargs):
-            return False  # a constant
-        return call.in_place or is_fresh(value, call.args, call.kwargs)  # else a view
+        if not call.in_place and not is_fresh(value, call.args, call.kwargs):
+            return False  # a view, or an argument given back
+        if name in _RANDOM:
+            self.random.append(call.site)
+        return name not in _RANDOM
 
     # --- one call -----------------------------------------------------------------------------------------------
 
     def _look(self, call: Call, value: Tensor) -> Row:
-        row = Row(call.site, value.numel())
+        with self.device.at(call.sites):
+            return self._look_at(call, value)
+
+    def _look_at(self, call: Call, value: Tensor) -> Row:
+        row = Row(call.site, value.numel(), str(value.dtype).removeprefix("torch."))
         self._looks += 1
         alarms = share_of_alarms(self._looks) / TESTS
         here, mine = HostCall.of(call), value.detach().cpu()
-        row.finite = is_finite(mine)
+        row.finite = not value.is_floating_point() or is_finite(mine)
         row.is_product = self._count("trace", here, mine) > 0
         others = self._repeat(row, call, here, mine)
         if self._plan.host:
@@ -145,12 +168,12 @@ class Tracer:
             row.host = check_on_host(here, mine, alarms)
         if others:
             row.beyond = self._is_beyond(here, [mine, *others], alarms)
-        if self._plan.identities and not _has_nan(here):
+        if self._plan.identities and value.is_floating_point() and not _has_nan(here):
             self._ask(row, call, here, value, alarms)
         if row.faulty:
             wrong = mine if row.convicted else next(iter(others), mine)
-            row.kind = self._name(row, here, wrong, alarms)
-            if row.is_product and row.repeats:
+            row.kind = self._name(row, here, wrong, alarms) if value.is_floating_point() else "other"
+            if row.is_product:
                 shown = [failure.shown for failure in row.failures if failure.shown is not None]
                 row.modes = explaining_modes(here, wrong, alarms, shown)
         if here.name == "scaled_dot_product_attention" and (row.faulty or self._plan.identities):
@@ -179,8 +202,7 @@ class Tracer:
         probe = Probe(call, value, self.device, alarms)
         answers = check_identities(probe, repeats=row.repeats)
         row.identities, row.failures, row.refused = answers.asked, answers.failed, answers.refused
-        cost = sum(identity.cost for identity in rows_of(call.operator) if identity.name in row.identities)
-        self._count("identities", here, value, times=cost)
+        self._count("identities", here, value, times=answers.calls)
 
     def _name(self, row: Row, here: HostCall, value: Tensor, alarms: float) -> str:
         """The kind of fault; from a probe whose right answer is known, where the call itself is within its bound."""
@@ -198,21 +220,48 @@ class Tracer:
         found: list[Row] = []
 
         def step(operator: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-            value: Tensor = self.device.run(function, *args, **kwargs)
             index = sum(row.site.operator == operator for row in found)
             site = Site(call.site.layer, operator, call.site.module, index)
+            with self.device.at((site,)):
+                value: Tensor = self.device.run(function, *args, **kwargs)
             part = Call((site,), function, args, kwargs, call.module)
             found.append(self._look(part, value))
             return value
 
         given = sdpa_arguments(call.args, call.kwargs)
-        attention_in_steps(step, **{name: _wide(part) for name, part in given.items()})
+        self._inside = True
+        try:
+            attention_in_steps(step, **{name: _wide(part) for name, part in given.items()})
+        finally:
+            self._inside = False
         return next((row for row in found if row.faulty), None)
 
     def _count(self, stage: str, here: HostCall, value: Tensor, *, times: float = 1.0) -> float:
         done = times * _work(here, value)
+        stage = "attention in steps" if self._inside else stage
         self.work[stage] = self.work.get(stage, 0.0) + done
         return done
+
+
+class _Result:
+    """A function that gives several tensors, taken for one that gives one of them."""
+
+    def __init__(self, function: Callable[..., Any], index: int) -> None:
+        self.__name__ = getattr(function, "__name__", "")
+        self._function, self._index = function, index
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return tree_leaves(self._function(*args, **kwargs))[self._index]
+
+
+def _results(call: Call, value: Any) -> Iterator[tuple[Call, Tensor]]:
+    """Every tensor that a call gave, with a call that gives that one alone."""
+    if isinstance(value, Tensor):
+        yield call, value
+        return
+    for index, leaf in enumerate(tree_leaves(value)):
+        if isinstance(leaf, Tensor):
+            yield replace(call, function=_Result(call.function, index)), leaf
 
 
 def _has_nan(here: HostCall) -> bool:

@@ -130,4 +130,4 @@ def verdict_sentence(sections: Mapping[str, Any]) -> str:
         return f"Verdict: INCONCLUSIVE   {found['missing'][0] if found['missing'] else 'nothing was checked'}"
     worst = found["worst_ratio"]
     bound = "" if worst is None else f", worst {worst:.2g} of its rounding bound" if worst else ", all as on the host"
-    return f"Verdict: HEALTHY   {checked} operators checked in {passes:.1f} passes{bound}"
+    return f"Verdict: HEALTHY   {checked} calls checked in {passes:.1f} passes{bound}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import ModelError
 from ..sites import Layout
@@ -18,7 +18,7 @@ __all__ = ["ChangedWeight", "WeightCheck", "compare_weights"]
 
 @dataclass(frozen=True)
 class ChangedWeight:
-    """A parameter that is not what the file holds."""
+    """A parameter or buffer that is not what the file holds."""
 
     name: str
     layer: Layer | None
@@ -34,18 +34,18 @@ class WeightCheck:
 
     checked: int
     unknown: tuple[str, ...]
-    """parameters that the file does not hold under their name and shape"""
+    """tensors that the file does not hold under their name and shape"""
     changed: tuple[ChangedWeight, ...]
 
 
 def compare_weights(model: nn.Module, layout: Layout, checkpoint: str | Path) -> WeightCheck:
-    """Every parameter against the safetensors of a directory, or one file; one tensor is read at a time."""
+    """Every parameter and stored buffer against the safetensors of a directory, or one file, a tensor at a time."""
     layers = _layers(model, layout)
     checked, unknown, changed = 0, [], []
     with torch.no_grad(), ExitStack() as stack:
         files = [_opened(file, stack) for file in _files(Path(checkpoint))]
         where = {key: file for file in files for key in file.keys()}  # noqa: SIM118 - not a dict
-        for name, parameter in model.named_parameters():
+        for name, parameter in _stored(model):
             stored = where[name].get_tensor(name) if name in where else None
             if stored is None or stored.shape != parameter.shape:
                 unknown.append(name)
@@ -58,6 +58,15 @@ def compare_weights(model: nn.Module, layout: Layout, checkpoint: str | Path) ->
                 count = int(differs.sum())
                 changed.append(ChangedWeight(name, layers.get(name), parameter.numel(), count, largest))
     return WeightCheck(checked, tuple(unknown), tuple(changed))
+
+
+def _stored(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, and the buffers that a file holds, each tensor once."""
+    seen = set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor) and id(value) not in seen:
+            seen.add(id(value))
+            yield name, value
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -78,10 +87,10 @@ def _opened(file: Path, stack: ExitStack):  # type: ignore[no-untyped-def]  # sa
 
 
 def _layers(model: nn.Module, layout: Layout) -> dict[str, Layer]:
-    """Parameter -> the layer it belongs to."""
+    """Tensor -> the layer it belongs to."""
     found: dict[str, Layer] = {}
     by_path = {path: module for module, path in layout.paths.items()}
-    for name, _ in model.named_parameters():
+    for name in model.state_dict():
         module = by_path.get(name.rpartition(".")[0])
         home = layout.home.get(module) if module is not None else None
         layer = home if home is not None else layout.layer.get(module) if module is not None else None

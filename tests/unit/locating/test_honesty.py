@@ -21,6 +21,7 @@ from families import build, tokens
 from noisescope.faults import FaultSimulator
 from noisescope.faults.simulator import _Breaking
 from noisescope.injection import Call, Watch, plain_name
+from noisescope.injection.showing import Showing
 from noisescope.locating import locate, sections, tracing
 from noisescope.locating.device import Device
 from noisescope.locating.host import HostCall, on_host
@@ -246,15 +247,15 @@ def test_a_hand_written_norm_is_broken_once_not_at_every_step_inside():
 
 
 def test_a_mutant_that_breaks_every_step_inside_is_caught(monkeypatch):
-    def call_any(self: Watch, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        value, frame = function(*args, **kwargs), self.scope.current
-        if not isinstance(self.observer, _Breaking) or frame is None or not isinstance(value, Tensor):
+    def other(self: Showing, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        value, frame, observer = function(*args, **kwargs), self._scope.current, self._places.observer
+        if not isinstance(observer, _Breaking) or frame is None or not isinstance(value, Tensor):
             return value
-        simulator = self.observer._simulator
+        simulator = observer._simulator
         inside = frame.path == simulator.target.module and value.is_floating_point()
         return value * 2 if inside else value
 
-    monkeypatch.setattr(Watch, "call_any", call_any)
+    monkeypatch.setattr(Showing, "other", other)
     with pytest.raises(AssertionError, match="rms_norm"):
         check_a_norm_is_broken_once()
 

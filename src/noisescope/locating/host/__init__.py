@@ -6,8 +6,8 @@ float32, and in float64 only where that is not enough to tell.
 
 from . import attention, elementwise, norms, products, softmax
 from .arguments import HostCall, on_host
-from .checking import Outcome, check_on_host, reference_of
+from .checking import Judgement, check_on_host, reference_of
 
-__all__ = ["HostCall", "Outcome", "check_on_host", "on_host", "reference_of"]
+__all__ = ["HostCall", "Judgement", "check_on_host", "on_host", "reference_of"]
 
 _RULES = (attention, elementwise, norms, products, softmax)  # registered by being imported

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...injection import Call, by_position, modes_replaced, plain_name
+from ...injection.calls import arguments_kept, compute
 
 __all__ = ["Doubled", "HostCall", "default_epsilon", "on_host"]
 
@@ -72,7 +73,7 @@ class HostCall:
         """The value in the call's own dtypes."""
         if self.module is not None:
             return self._copy.forward(*self.args, **self.kwargs)
-        return self.function(*_unshared(self.args), **_unshared(self.kwargs))
+        return compute(self.function, *arguments_kept(self.function, self.args, self.kwargs))
 
     def in_double(self, *args: Any) -> Any:
         """The value in float64 all the way; of other positional arguments, if given."""
@@ -80,7 +81,7 @@ class HostCall:
         with Doubled():
             if self.module is not None:
                 return self._in_double.forward(*given, **named)
-            return self.function(*given, **named)
+            return compute(self.function, *arguments_kept(self.function, given, named))
 
 
 def default_epsilon(dtype: torch.dtype) -> float:
@@ -125,8 +126,3 @@ def _to_cpu(given: Any) -> Any:
     if isinstance(given, Tensor):
         return given.detach().to(_CPU)
     return _CPU if isinstance(given, torch.device) else given
-
-
-def _unshared(given: Any) -> Any:
-    """Copies: an in-place function must not write into what the model goes on with."""
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) and leaf.numel() < 2**22 else leaf, given)

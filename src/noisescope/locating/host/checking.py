@@ -14,11 +14,15 @@ from .products import check_product, products_of
 from .rules import rule_of
 from .shared import ratio_beyond_shared
 
-__all__ = ["Outcome", "check_on_host", "reference_of"]
+__all__ = ["Judgement", "check_on_host", "reference_of"]
+
+
+_TIES = frozenset({"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median", "mode"})
+"""functions whose indices are any of those that have the value"""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Judgement:
     """What a check found: how many elements are off, and the largest error in units of its bound."""
 
     elements: int
@@ -34,14 +38,14 @@ class Outcome:
         """False where nobody can tell."""
         return self.ratio is not None
 
-    def plus(self, other: "Outcome") -> "Outcome":
+    def plus(self, other: "Judgement") -> "Judgement":
         """Both together."""
         ratio = None if self.ratio is None or other.ratio is None else max(self.ratio, other.ratio)
         flushed = self.flushed + other.flushed
-        return Outcome(self.elements + other.elements, self.bad + other.bad, ratio, other.rule, flushed)
+        return Judgement(self.elements + other.elements, self.bad + other.bad, ratio, other.rule, flushed)
 
 
-def check_on_host(call: HostCall, value: Tensor, alarms: float) -> Outcome:
+def check_on_host(call: HostCall, value: Tensor, alarms: float) -> Judgement:
     """Judges a value that the device gave for this call; `alarms` is its share of the false-alarm rate.
 
     What is wrong may be right on a device that takes operands below the normal numbers for 0.
@@ -54,23 +58,25 @@ def check_on_host(call: HostCall, value: Tensor, alarms: float) -> Outcome:
     return found
 
 
-def _check(call: HostCall, value: Tensor, alarms: float) -> Outcome:
+def _check(call: HostCall, value: Tensor, alarms: float) -> Judgement:
     rule = rule_of(call)
     if rule is not None and rule.name == "product" and (parts := products_of(call)) is not None:
-        found = Outcome(0, rule="product")
+        found = Judgement(0, rule="product")
         value = value if value.ndim > 1 else value.unsqueeze(0)
         for part in parts:
             given = value if part.rows is None else value[part.rows]
-            found = found.plus(Outcome(given.numel(), *check_product(part, given, alarms), "product"))
+            found = found.plus(Judgement(given.numel(), *check_product(part, given, alarms), "product"))
         return found
     native = call.native()
     if not isinstance(native, Tensor) or native.shape != value.shape:
-        return Outcome(value.numel(), rule="unknown", ratio=None)
+        return Judgement(value.numel(), rule="unknown", ratio=None)
     differs = (native != value) & ~(native.isnan() & value.isnan())
     if not bool(differs.any()):
-        return Outcome(value.numel(), rule=rule.name if rule else "same bits")
-    if rule is None:
-        return Outcome(value.numel(), rule="unknown", ratio=None)
+        return Judgement(value.numel(), rule=rule.name if rule else "same bits")
+    if not value.is_floating_point() and not value.is_complex() and call.name not in _TIES:
+        return Judgement(value.numel(), int(differs.sum()), 2.0, "bits")
+    if rule is None or not value.is_floating_point():
+        return Judgement(value.numel(), rule="unknown", ratio=None)
     return _judge(call, value, differs, alarms)
 
 
@@ -115,7 +121,7 @@ def _in_double(call: HostCall, value: Tensor) -> Tensor:
     return found.double() if isinstance(found, Tensor) and found.shape == value.shape else value.double()
 
 
-def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Outcome:
+def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Judgement:
     rule = rule_of(call)
     assert rule is not None
     reference = _in_double(call, value)
@@ -137,4 +143,4 @@ def _judge(call: HostCall, value: Tensor, differs: Tensor, alarms: float) -> Out
             ratio = ratio.maximum(torch.where(same, beyond.clamp(max=1.0), beyond))
     bad = int((ratio > 1).sum())
     worst = float(ratio.nan_to_num(0.0).max())
-    return Outcome(value.numel(), bad, worst, rule.name, int((flushed & differs).sum()))
+    return Judgement(value.numel(), bad, worst, rule.name, int((flushed & differs).sum()))

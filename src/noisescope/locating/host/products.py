@@ -1,11 +1,12 @@
 """Products on the host: all of it in float32, and in float64 those elements that float32 cannot acquit.
 
-|y - r| <= half an ulp of y's dtype + lam sqrt(K) u |x_i| |w_j| (+ 2u|b| + u' |x_i . w_j|)
+|y - r| <= half an ulp of y's dtype + lam sqrt(K) u |x_i| |w_j| + K tiny (+ lam sqrt(K) u |b| + u' |x_i . w_j|)
 
 The second term is the bound of `rounding` for a sum of K products; by Cauchy and Schwarz the norms stand for
-sum|x||w|, so that no second product is needed. The host's own float32 error has the same size and hides in it: what
-comes within half of the bound in float32 is computed again in float64. u' is the unit of a narrow dtype, where there is
-an addend: a device may round the product to it and add b afterwards.
+sum|x||w|, so that no second product is needed. Terms below the normal numbers of float32 may be lost, tiny each. An
+addend may be what the accumulator starts with, and round with all that comes; or, in a narrow dtype with the unit u',
+it is added after the product was rounded. The host's own float32 error has the same size and hides in the bound: what
+comes within half of it in float32 is computed again in float64.
 """
 
 from collections.abc import Iterator
@@ -91,15 +92,15 @@ class Product:
     def spread(self, columns: slice, lam: float, u: float | None = None) -> Tensor:
         """The rounding that a healthy device may add before the last, its accumulator having the unit `u`."""
         u = accumulator_unit(self.left.dtype) if u is None else u
-        left = _wide(self.left).norm(dim=-1, keepdim=True)
-        right = _wide(self.right[..., columns]).norm(dim=-2, keepdim=True)
+        left, right = _norm(self.left, -1), _norm(self.right[..., columns], -2)
         found: Tensor = lam * sqrt(self.length) * u * abs(self.factor) * (left * right)
+        found = found.to(_wide(self.left[..., :0]).dtype) + self.length * torch.finfo(torch.float32).tiny
         if self.factor != 1:  # the factor is rounded to the dtype, and the product with it once more
             found = found + 2 * unit(self.left.dtype) * self.value(columns).abs()
         if self.addend is None:
             return found
         addend = _wide(_columns(self.addend, columns))
-        found = found + 2 * u * addend.abs()
+        found = found + (lam * sqrt(self.length) + 2) * u * addend.abs()
         narrow = unit(self.left.dtype)
         return found + narrow * (self.value(columns) - addend).abs() if narrow > unit(torch.float32) else found
 
@@ -157,6 +158,12 @@ def _scaled(addend: Tensor, beta: float) -> Tensor | None:
 
 def _matrix(left: Tensor) -> Tensor:
     return left if left.ndim > 1 else left.unsqueeze(0)
+
+
+def _norm(given: Tensor, dim: int) -> Tensor:
+    """In float64: squares of float32 numbers overflow above 1e19, and vanish below 1e-19."""
+    found: Tensor = torch.linalg.vector_norm(given, dim=dim, keepdim=True, dtype=torch.float64)
+    return found
 
 
 def _wide(given: Tensor) -> Tensor:

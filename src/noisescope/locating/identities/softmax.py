@@ -81,7 +81,8 @@ def _constant(probe: Probe) -> Expectation | None:
     length = value.shape[-2]
     lam = quantile(length, got.numel(), probe.alarms)
     u, narrow = accumulator_unit(got.dtype), unit(got.dtype)
-    bound = torch.full(got.shape, (2 * lam * sqrt(length) + 8) * u + (lam * narrow if narrow > u else 0.0))
+    size = (2 * lam * sqrt(length) + 8) * u + (lam * narrow if narrow > u else 0.0)
+    bound = torch.full(got.shape, size, dtype=torch.float64)
     dead = (got == 0).all(-1, keepdim=True).cpu()  # rows in which everything is masked
     return Expectation(got, torch.where(dead, 0.0, torch.ones(got.shape)).to(got.dtype), lambda: bound)
 

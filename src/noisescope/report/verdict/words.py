@@ -107,10 +107,10 @@ def method_sentence(row: Row) -> str:
 
 
 def _fate(row: Row) -> str:
+    if row["rank"]:
+        return f"rank {row['rank']}" + (" (it struck only when asked again)" if row["inert"] else "")
     if row["inert"]:
         return "inert: changed no bit"
-    if row["rank"]:
-        return f"rank {row['rank']}"
     layer = row.get("layer_rank") or row.get("srdd_rank")
     return f"not named, but its layer has rank {layer}" if layer else "not found"
 
