@@ -101,7 +101,7 @@ def test_every_flag_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def locate(model: Any, prompts: Any, **given: Any) -> Any:
         asked.update(given, prompts=prompts, dtype=str(model.dtype))
-        return real(model, prompts, **{**given, "method": "repeat"})
+        return real(model, prompts, **{**given, "method": "host"})
 
     monkeypatch.setattr("noisescope.locating.locate", locate)
     (tmp_path / "text.txt").write_text("a few words about nothing in particular, " * 40)
@@ -118,7 +118,7 @@ def test_weights_of_several_files_are_looked_for_in_their_directory(tmp_path: Pa
     shutil.copytree(LLAMA, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     AutoModelForCausalLM.from_pretrained(LLAMA).save_pretrained(tmp_path / "model", max_shard_size="300KB")
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
-    code, out, _ = run(tmp_path / "model", "--method", "repeat", "--output", tmp_path / "out")
+    code, out, _ = run(tmp_path / "model", "--method", "host", "--output", tmp_path / "out")
     assert code == 0
     assert "weights  all 75 tensors are those of the file" in out
 
@@ -194,7 +194,7 @@ def test_a_model_that_computes_no_numbers(tmp_path: Path, method: str, value: fl
 
 
 def test_a_verdict_is_not_overwritten_unasked(tmp_path: Path) -> None:
-    quick = (LLAMA, "--method", "repeat", "--output", tmp_path)
+    quick = (LLAMA, "--method", "host", "--output", tmp_path)
     assert run(*quick)[0] == 0
     before = (tmp_path / "verdict.json").read_bytes()
     code, out, err = run(*quick, "--simulate", "noise@2")
@@ -221,7 +221,7 @@ def test_a_verdict_that_cannot_be_saved_is_shown_all_the_same(tmp_path: Path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("noisescope.store.files.write_all", full)
-    code, out, err = run(LLAMA, "--method", "repeat", "--output", tmp_path / "out")
+    code, out, err = run(LLAMA, "--method", "host", "--output", tmp_path / "out")
     assert code == 5
     assert "Verdict: HEALTHY" in out
     assert "Report:" not in out

@@ -108,7 +108,8 @@ def test_products_are_checked_as_by_an_obvious_loop(name: str) -> None:
             b = float(product.addend.expand(value.shape)[tuple(where)])
         due = math.fsum([*(a * c for a, c in zip(x, w, strict=True)), b])
         sizes = math.sqrt(math.fsum(a * a for a in x)) * math.sqrt(math.fsum(c * c for c in w))
-        bound = lam * math.sqrt(len(x)) * 2**-24 * sizes + 2 * 2**-24 * abs(b)
+        rounded = lam * math.sqrt(len(x)) * 2**-24
+        bound = rounded * sizes + (rounded + 2 * 2**-24) * abs(b) + len(x) * 2**-126
         last = 2.0 ** (math.frexp(due)[1] - 1) * 2**-24
         worst = max(worst, abs(float(value[tuple(where)]) - due) / (last + bound))
     bad, ratio = check_product(product, value, FALSE_ALARMS)

@@ -191,7 +191,7 @@ def test_token_ids_may_be_lists(ids: list) -> None:
     ("given", "words"),
     [
         ({"prompts": {}}, "got no inputs"),
-        ({"prompts": torch.rand(2, 3)}, "whole numbers"),
+        ({"prompts": torch.ones(2, 3)}, "whole numbers"),
         ({"budget": "3"}, "budget: got 3"),
     ],
     ids=str,

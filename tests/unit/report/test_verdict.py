@@ -51,11 +51,11 @@ def test_the_headline_of_each_outcome(verdict: Sections) -> None:
     verdict["verdict"] |= {"outcome": "inconclusive", "missing": ["a kernel is hidden"]}
     assert headline(verdict) == "It cannot be told: a kernel is hidden."
     verdict["verdict"] |= {"outcome": "healthy", "worst_ratio": 0.0}
-    assert headline(verdict) == "Nothing is wrong: 202 calls were checked, and every one is bit for bit as on the host."
+    assert headline(verdict) == "Nothing is wrong: 210 calls were checked, and every one is bit for bit as on the host."
     verdict["verdict"]["worst_ratio"] = 0.53
-    assert headline(verdict) == "Nothing is wrong: 202 calls were checked, the worst at 0.530 of its rounding bound."
+    assert headline(verdict) == "Nothing is wrong: 210 calls were checked, the worst at 0.530 of its rounding bound."
     verdict["verdict"]["worst_ratio"] = None
-    assert headline(verdict) == "Nothing is wrong: 202 calls were checked."
+    assert headline(verdict) == "Nothing is wrong: 210 calls were checked."
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_json_is_written_last(verdict: Sections, tmp_path: Path, monkeypatch: py
 
 def test_a_verdict_renders_and_saves_itself(tmp_path: Path) -> None:
     model, tokenizer = fixture("gpt2")
-    found = ns.locate(model, tokenizer=tokenizer, method="repeat")
+    found = ns.locate(model, tokenizer=tokenizer, method="host")
     page = found.save(tmp_path)
     assert page.read_text() == found.to_html()
     assert (tmp_path / "verdict.md").read_text() == found.to_markdown()
