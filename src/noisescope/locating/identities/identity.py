@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...injection import Call
+from ...injection.recognising import is_fresh
 from ..device import Device
 
 __all__ = ["IDENTITIES", "Failure", "Identity", "Probe", "check_identities", "laid_out_like", "register"]
@@ -63,9 +64,9 @@ class Expectation:
     def off(self) -> tuple[int, float]:
         """How many elements disagree, and the largest error in units of the bound (infinite for bits)."""
         got, expected = self.got.cpu(), self.expected.cpu()
-        same = (got == expected) | (got.isnan() & expected.isnan())
-        if bool(same.all()):
+        if torch.equal(got, expected):
             return 0, 0.0
+        same = (got == expected) | (got.isnan() & expected.isnan())
         error = (got.double() - expected.double()).abs().nan_to_num(torch.inf)
         if self.bound is None:
             wrong = ~same & (error > self.floor)
@@ -145,6 +146,9 @@ def laid_out_like(values: Tensor, like: Tensor) -> Tensor:
     for dim in shared:
         single = single.narrow(dim, 0, 1)
     if shared and not bool((single == values).all()):
+        return values
+    lies_so = values.stride() == like.stride() and not (values.data_ptr() - like.data_ptr()) % _ALIGNED
+    if lies_so and not shared and values.requires_grad == like.requires_grad and is_fresh(values, (like,), {}):
         return values
     skip = like.data_ptr() % _ALIGNED // like.element_size()
     span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))

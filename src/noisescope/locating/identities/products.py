@@ -166,7 +166,7 @@ def _permuted(probe: Probe) -> Expectation | None:
     addend = parts.addend
     if addend is not None and addend.ndim and addend.shape[-1] == width:
         addend = addend.cpu()[..., order]
-    got = _run(probe, parts, parts.left, parts.right.cpu()[..., order], addend)
+    got = _run(probe, parts, parts.left, _reordered(parts.right.cpu(), order), addend)
     value = probe.value.cpu()
 
     def bound() -> Tensor:
@@ -177,6 +177,13 @@ def _permuted(probe: Probe) -> Expectation | None:
         return (2 * (half_ulp(value.float(), value.dtype) + spread))[..., order]
 
     return Expectation(got, value[..., order], bound)
+
+
+def _reordered(right: Tensor, order: Tensor) -> Tensor:
+    """Other columns, taken where a column lies in one piece: weights are stored so."""
+    if right.stride(-2) == 1:
+        return right.transpose(-2, -1).index_select(-2, order).transpose(-2, -1)
+    return right.index_select(-1, order)
 
 
 @register("checksum", *PRODUCTS, exact=False, blind_to=("wrong_rounding",), cost=0.0)
@@ -193,8 +200,8 @@ def _checksum(probe: Probe) -> Expectation | None:
     keys = [(product.right[..., columns].double() * key).sum(-2) for columns in product.columns()]
     together = alike(torch.cat(keys, -1)).unsqueeze(-2)
     for columns in product.columns():
-        some = product.right[..., columns].double()
-        expected = expected + (product.left.double() * some.sum(-1).unsqueeze(-2)).sum(-1) * product.factor
+        some = product.right[..., columns].sum(-1, dtype=torch.float64)
+        expected = expected + (product.left.double() * some.unsqueeze(-2)).sum(-1) * product.factor
         if product.addend is not None:
             expected = expected + product.addend.broadcast_to(value.shape)[..., columns].double().sum(-1)
         spread = product.spread(columns, lam).double()
