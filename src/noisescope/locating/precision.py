@@ -8,7 +8,7 @@
     flush              numbers below the normal ones are 0          every deviation is such a 0
 
 A mode is a contract: somebody says that the device has it (`precision_mode=`), or nearly all products of a pass are
-explained by it and nothing else is wrong. A single operator that computes so is a fault.
+explained by it. A single operator that computes so is a fault, and so is what the mode does not explain.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -83,7 +83,7 @@ def _angle(call: HostCall, reference: Tensor, _alarms: float) -> Tensor:
 
 @register("summed", "sum", "mean", "cumsum", "index_add", "scatter_add", "logsumexp", "var", "std", "norm", "prod")
 def _summed(call: HostCall, reference: Tensor, alarms: float) -> Tensor:
-    """lam sqrt(K) u f(|x|), K the terms of one sum; twice that for what is built from two sums."""
+    """2 (lam sqrt(K) + 2) u (f(|x|) + |r|), K the terms of one sum: a variance is built from two of them."""
     terms = max(1, prod(_first(call).shape) // max(1, reference.numel() if call.name != "cumsum" else 1))
     lam = quantile(terms, reference.numel(), alarms)
     args = [given.abs() if isinstance(given, Tensor) and given.is_floating_point() else given for given in call.args]

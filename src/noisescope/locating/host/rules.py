@@ -2,18 +2,19 @@
 
     rule          functions                                   error before the last rounding, u the accumulator's unit
     exact         add, mul, copies, casts, comparisons        0: IEEE 754 rounds once
-    divided       div, sqrt, reciprocal                       2u|r|: hardware may multiply by a reciprocal
+    divided       div, sqrt, reciprocal, addcmul, addcdiv     4u|r|: hardware may multiply by a reciprocal
     inverse root  rsqrt                                       the same, and u' |r| in a narrow dtype with the unit u'
     elementwise   exp, tanh, sigmoid, silu, ...               u (|r| (4 + 2|x|) + 2|x|) + 2^-118
     gelu          gelu                                        the same, and 8u|x| for a polynomial in place of erf
     power         pow                                         u |r| (4 + 2|log|r||) + 2^-118
     angle         sin, cos                                    u (4 + |x|): one rounding of the argument
-    summed        sum, mean, cumsum, index_add, var, norm     lam sqrt(K) u f(|x|)
+    summed        sum, mean, cumsum, index_add, var, norm     2 (lam sqrt(K) + 2) u (f(|x|) + |r|)
     softmax       softmax, log_softmax                        see `softmax`
     norm          layer_norm, rms_norm, hand-written norms    see `norms`
     activation    hand-written gelu and silu                  see `elementwise`
     product       linear, matmul, addmm, einsum, ...          see `products`; checked in float32 first
     attention     scaled_dot_product_attention                see `attention`
+    bits          whole numbers, truth values                 0
 
 A function without a row is checked only as far as its bits agree with the host's; where they do not, nobody can tell.
 """
