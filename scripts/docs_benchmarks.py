@@ -66,18 +66,19 @@ def intermittent() -> str:
 
 def cost() -> str:
     """Forward passes, time and memory."""
-    found = _read("results.json").get("cost")
-    if not found:
+    results = _read("results.json")
+    times, memory = results.get("cost"), results.get("memory")
+    if not times or not memory:
         return _missing()
     lines = [
         (
             name,
             f"{row['forward_pass_equivalents']:.1f}",
-            " ".join(f"{ratio:.1f}" for ratio in row["time_in_bare_passes"]),
+            " ".join(f"{ratio:.1f}" for ratio in times[name]["time_in_bare_passes"]),
             f"{row['peak_mb_beyond_a_bare_pass']:.1f} MB",
             f"{row['one_layer_in_float64_mb']:.1f} MB",
         )
-        for name, row in found.items()
+        for name, row in memory.items()
         if name != "wall_s"
     ]
     head = ("", "forward passes", "time / bare pass, three runs", "memory beyond a bare pass", "one layer in float64")
