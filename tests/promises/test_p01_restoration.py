@@ -15,6 +15,7 @@ from torch import nn
 import noisescope as ns
 from families import build, tokens
 from noisescope.injection import Watch
+from noisescope.injection.showing import Showing
 
 PHASES = ("forward", "backward", "both")
 
@@ -310,14 +311,14 @@ def noise_draws_from_the_global_stream(monkeypatch):
 
 
 def noise_reaches_the_weights(monkeypatch):
-    real = Watch.call
+    real = Showing.operator
 
     def mutant(self, operator, function, args, kwargs):
         if operator == "linear":
             args[1].data.mul_(1 + 1e-3)
         return real(self, operator, function, args, kwargs)
 
-    monkeypatch.setattr(Watch, "call", mutant)
+    monkeypatch.setattr(Showing, "operator", mutant)
 
 
 MUTANTS = (exit_only_on_success, exit_keeps_the_hooks, noise_draws_from_the_global_stream, noise_reaches_the_weights)
