@@ -6,10 +6,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from noisescope.injection import Call, Watch, plain_name
 
-__all__ = ["Foreign", "Given", "Variant", "foreign", "wide"]
+__all__ = ["Device", "Foreign", "Given", "Variant", "foreign", "wide"]
 
 Arithmetic: TypeAlias = "Callable[[Given], Tensor | None]"
 """what the device gives, before it is cast; None for a call that it computes as everybody does"""
@@ -42,17 +43,13 @@ class Variant:
     """what must be in a model for the row to say anything; empty for no condition"""
 
 
-class Foreign:
-    """Runs whatever is computed in its `with` block in other arithmetic; `calls` counts what it computed."""
+class Device:
+    """Sees every call that is made in its `with` block; who derives from it says in `after` what comes out."""
 
-    def __init__(self, variants: Sequence[Variant], model: nn.Module) -> None:
-        self.calls = 0
-        self.changed = 0
-        """calls that came out with other bits than this machine's"""
+    def __init__(self, model: nn.Module) -> None:
         self._watch = Watch(self, model, whole=True)
-        self._makers = [(row.functions, row.make()) for row in variants]
 
-    def __enter__(self) -> "Foreign":
+    def __enter__(self) -> Self:
         self._watch.__enter__()
         return self
 
@@ -61,6 +58,17 @@ class Foreign:
 
     def wants(self, layer: object, operator: str, module: str, phase: str) -> bool:
         return phase == "forward"
+
+
+class Foreign(Device):
+    """Runs whatever is computed in its `with` block in other arithmetic; `calls` counts what it computed."""
+
+    def __init__(self, variants: Sequence[Variant], model: nn.Module) -> None:
+        super().__init__(model)
+        self.calls = 0
+        self.changed = 0
+        """calls that came out with other bits than this machine's"""
+        self._makers = [(row.functions, row.make()) for row in variants]
 
     def after(self, call: Call, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError, NothingMatched, printable, quoted, unknown_name
 from ..injection import Call, Watch, attention_in_steps, plain_call, plain_name, sdpa_arguments, unwatched
-from ..injection.recognising import is_fresh, tensors
+from ..injection.recognising import tensors
 from ..injection.survey import kept_inputs, some_tokens
 from ..sites import Layout, Site
 from ..specs import OUTSIDE, Layer, Phase
@@ -187,7 +187,7 @@ class Survey:
         if isinstance(value, Tensor) and value.is_floating_point():
             if plain_name(call.function) == "scaled_dot_product_attention":
                 self._add_steps(call, value)
-            if call.in_place or is_fresh(value, call.args, call.kwargs):  # else it is a view
+            if call.computed(value):
                 self._add(call, value, tensors(call.args, call.kwargs))
         return value
 

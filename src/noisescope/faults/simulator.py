@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_map
 
 from ..errors import InputError
 from ..injection import Call, Watch, attention_in_steps, is_probing, plain_call, plain_name, sdpa_arguments, take_value
-from ..injection.recognising import is_fresh
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .kinds import Fault, Struck
@@ -176,8 +175,8 @@ class _Breaking:
     def after(self, call: Call, value: Any) -> Any:
         target = self._simulator.target
         is_fused = plain_name(call.function) == "scaled_dot_product_attention"
-        if not isinstance(value, Tensor) or not (call.in_place or is_fresh(value, call.args, call.kwargs)):
-            return value  # nothing was computed: a view, or an argument given back
+        if not isinstance(value, Tensor) or not call.computed(value):
+            return value
         if is_fused and target.operator in _STEPS:
             return self._inside_kernel(call, value)
         if not any(target.holds(site) for site in call.sites):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..sites import Site
+from .recognising import is_fresh
 
 __all__ = ["PARAMETERS", "Call", "arguments_kept", "by_position", "compute", "plain_name", "writes"]
 
@@ -91,6 +92,10 @@ class Call:
     def in_place(self) -> bool:
         """True if it writes into one of its arguments."""
         return writes(self.function, self.kwargs)
+
+    def computed(self, value: Tensor) -> bool:
+        """True if this value is the call's own work; else it is a view, or an argument given back."""
+        return self.in_place or is_fresh(value, self.args, self.kwargs)
 
     def again(self) -> Any:
         """The same call once more; the caller sees to it that it is no new call of the model's (`Watch.probing`)."""

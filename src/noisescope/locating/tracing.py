@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import is_finite
 from ..injection import Call, attention_in_steps, plain_name, sdpa_arguments
-from ..injection.recognising import is_fresh, tensors
+from ..injection.recognising import tensors
 from ..sites import Site
 from ..specs import Layer, Phase
 from .device import Device
@@ -141,10 +141,8 @@ class Tracer:
 
     def _is_computed(self, call: Call, value: Tensor) -> bool:
         name = plain_name(call.function)
-        if not value.numel() or name in _NOTHING:
+        if not value.numel() or name in _NOTHING or not call.computed(value):
             return False
-        if not call.in_place and not is_fresh(value, call.args, call.kwargs):
-            return False  # a view, or an argument given back
         if name in _RANDOM:
             self.random.append(call.site)
         return name not in _RANDOM

@@ -10,30 +10,21 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from families import build, tokens
+from foreign.device import Device
 from noisescope.errors import InputError, NonFinite, NothingMatched
-from noisescope.injection import Call, Watch, plain_name
+from noisescope.injection import Call, plain_name
 from noisescope.locating import Verdict, locate
 from trained import fixture
 
 # --- results of every kind --------------------------------------------------------------------------------------
 
 
-class Broken:
+class Broken(Device):
     """A device on which one function comes out wrong, every time."""
 
     def __init__(self, model: nn.Module, name: str, change: Callable[[Any], Any]) -> None:
+        super().__init__(model)
         self._name, self._change, self.struck = name, change, 0
-        self._watch = Watch(self, model, whole=True)
-
-    def __enter__(self) -> "Broken":
-        self._watch.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._watch.__exit__(*error)
-
-    def wants(self, layer: object, operator: str, module: str, phase: str) -> bool:
-        return phase == "forward"
 
     def after(self, call: Call, value: Any) -> Any:
         if plain_name(call.function) != self._name:
