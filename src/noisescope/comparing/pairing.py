@@ -1,0 +1,109 @@
+"""Which site of one trace is which of the other, and whether the two may be compared at all.
+
+They must be of the same tokens, layers and weights. Where they were made is what is being compared.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from ..errors import InputError
+from ..traces import SiteHead, Trace
+from .names import Rename
+
+__all__ = ["Pair", "Pairing", "differences", "pair_up", "refuse"]
+
+_ADVICE = {
+    "tokens": "run both on the same data, --n-samples, --max-length, --decode and --seed",
+    "seed": "make both with the same --seed",
+    "structure": "these are two models; where only names differ, give --map",
+    "layers": "these are two models",
+    "checkpoint": "these were loaded from different weights",
+    "weights": "these hold different weights",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One site in both traces, by its place in each."""
+
+    site: SiteHead
+    """as the first trace names it"""
+    other: SiteHead
+    first: int
+    second: int
+
+    @property
+    def comparable(self) -> bool:
+        """True if both have as many elements in every call."""
+        return self.site.sizes == self.other.sizes
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """What was found on both sides, in the order of the first trace, and what on one side only."""
+
+    pairs: tuple[Pair, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    unlike: tuple[str, ...]
+    """sites with other numbers of elements"""
+
+
+def refuse(a: Trace, b: Trace, *, renamed: bool = False) -> None:
+    """Raises for two traces of different models or data, naming the field."""
+    for field in ("tokens", "layers", "structure", "checkpoint", "seed"):
+        mine, other = getattr(a.head, field), getattr(b.head, field)
+        if field == "structure" and renamed:
+            continue
+        if mine is None or other is None:
+            _refuse_weights(a, b)
+        elif mine != other:
+            raise InputError(_refusal(a, b, field, mine, other))
+
+
+def _refuse_weights(a: Trace, b: Trace) -> None:
+    """Without a file's digest, weights can be told apart in the same dtype only."""
+    mine, other = a.head.weights, b.head.weights
+    same_dtype = a.head.environment.dtype == b.head.environment.dtype
+    if mine is not None and other is not None and same_dtype and mine != other:
+        raise InputError(_refusal(a, b, "weights", mine, other))
+
+
+def _refusal(a: Trace, b: Trace, field: str, mine: object, other: object) -> str:
+    names = f"{a.name or 'the first trace'} and {b.name or 'the second'}"
+    shown = [str(value)[:16] for value in (mine, other)]
+    if field == "tokens" and a.head.passes != b.head.passes:
+        shown = [", ".join("x".join(map(str, shape)) for shape in trace.head.passes[:3]) for trace in (a, b)]
+    return f"{names}: different {field} ({shown[0]}, {shown[1]}); {_ADVICE[field]}"
+
+
+def differences(a: Trace, b: Trace) -> dict[str, tuple[object, object]]:
+    """Field of the environment -> what it is in each; only those that differ."""
+    mine, other = (asdict(trace.head.environment) for trace in (a, b))
+    return {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]}
+
+
+def pair_up(a: Trace, b: Trace, *, run: str = "free", rename: Rename | None = None) -> Pairing:
+    """The free sites of the first with those of a run of the second."""
+    others = {key: at for at, key in _keys(b, run, rename)}
+    pairs, missing, unlike, taken = [], [], [], set()
+    for at, key in _keys(a, "free", None):
+        found = others.get(key)
+        if found is None:
+            missing.append(a.sites[at].name)
+            continue
+        taken.add(found)
+        pair = Pair(a.sites[at], b.sites[found], at, found)
+        if pair.comparable:
+            pairs.append(pair)
+        else:
+            unlike.append(pair.site.name)
+    left = [b.sites[at].name for at in others.values() if at not in taken]
+    return Pairing(tuple(pairs), tuple(missing), tuple(left), tuple(unlike))
+
+
+def _keys(trace: Trace, run: str, rename: Rename | None) -> Iterator[tuple[int, tuple[object, ...]]]:
+    for at, site in enumerate(trace.sites):
+        if site.run == run:
+            module = rename(site.module) if rename is not None else site.module
+            yield at, (site.stage, site.phase, module, site.operator, site.call, site.part)

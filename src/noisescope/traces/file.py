@@ -1,0 +1,172 @@
+"""The file of a trace: safetensors, with everything that is not a tensor as JSON in its metadata.
+
+    sketch          sites x 2039, float32
+    sample          sites x 1024, float32 or float64
+    positions/K     1024 x 2, int64: call and element of each slot
+    full/N/C        value of site N at its call C, in its own dtype, if kept
+    hidden/P/B      of pass P: what the first block was given (B = 0), what block B - 1 returned, if kept
+
+Nothing in a file is executed, and nothing is believed before it was checked: kinds, shapes, and a digest of it all.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from hashlib import blake2b
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from .. import store
+from ..errors import InputError, quoted
+from ..store.encoding import decode, encode_line
+from ..store.packing import unpack
+from .heads import FORMAT, TraceHead
+from .sampling import SLOTS
+from .sketch import BUCKETS
+from .trace import Trace
+
+__all__ = ["digest_of", "load_trace", "save_trace"]
+
+KEY = "noisescope.trace"
+_LARGEST = 256 << 20
+"""characters of JSON: far more than any model has sites"""
+
+
+def save_trace(trace: Trace, path: str | Path) -> Path:
+    """Writes a trace; the file is there whole, or not at all."""
+    home = Path(path)
+    tensors = {"sketch": trace.sketch, "sample": trace.sample, **_named(trace)}
+    for kind, kept in (("full", trace.full), ("hidden", trace.hidden)):
+        for number, read in kept.items():
+            tensors |= {f"{kind}/{number}/{at}": tensor.contiguous() for at, tensor in enumerate(read())}
+    text = encode_line({"digest": digest_of(trace), **asdict(trace.head)})
+    store.make_directory(home.parent)
+    store.atomic_write(home, save(tensors, metadata={KEY: text}))
+    return home
+
+
+def digest_of(trace: Trace) -> str:
+    """Of the head, the sketches and the samples."""
+    digest = blake2b(encode_line(asdict(trace.head)).encode(), digest_size=8)
+    for tensor in (trace.sketch, trace.sample, *_named(trace).values()):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _named(trace: Trace) -> dict[str, Tensor]:
+    return {f"positions/{number}": tensor for number, tensor in enumerate(trace.positions)}
+
+
+def load_trace(path: str | Path) -> Trace:
+    """The trace of a file; an InputError that says what is wrong with it."""
+    home = Path(path)
+    try:
+        with safe_open(str(home), framework="pt") as file:
+            text = (file.metadata() or {}).get(KEY)
+            if text is None:
+                raise InputError(f"{home}: is a safetensors file, but no trace; make one with `noisescope trace`")
+            plain = _decoded(home, text)
+            head = _head(home, plain)
+            return _checked(home, _read(home, file, head), plain["digest"])
+    except FileNotFoundError:
+        raise InputError(f"{home}: no such file; make it with `noisescope trace -o {home.name}`") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{home}: cannot be read as a trace ({_short(error)})") from None
+
+
+def _decoded(home: Path, text: str) -> dict[str, Any]:
+    try:
+        plain = decode(text) if len(text) <= _LARGEST else None
+    except ValueError as error:
+        raise InputError(f"{home}: its description is no JSON ({_short(error)})") from None
+    if not isinstance(plain, dict) or not isinstance(plain.get("digest"), str):
+        raise InputError(f"{home}: its description is not that of a trace")
+    return plain
+
+
+def _head(home: Path, plain: dict[str, Any]) -> TraceHead:
+    if plain.get("format") != FORMAT:
+        raise InputError(
+            f"{home}: is of format {quoted(plain.get('format'))}, this noisescope reads {FORMAT}; "
+            "make it again, or use the noisescope that made it"
+        )
+    try:
+        return unpack(TraceHead, plain)
+    except ValueError as error:
+        raise InputError(f"{home}: its description is damaged ({_short(error)})") from None
+
+
+def _read(home: Path, file: Any, head: TraceHead) -> Trace:
+    shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 - not a dict
+    count = len(head.sites)
+    lists = max((site.positions for site in head.sites), default=-1) + 1
+    wanted = {"sketch": (count, BUCKETS), "sample": (count, SLOTS)}
+    wanted |= {f"positions/{number}": (SLOTS, 2) for number in range(min(lists, count))}
+    for key, shape in wanted.items():
+        if shapes.get(key) != shape:
+            found = shapes.get(key, "missing")
+            raise InputError(f"{home}: {key} is {found}, expected {shape} for {count} sites; the file is damaged")
+    sketch, sample, *positions = (file.get_tensor(key) for key in wanted)
+    full = {
+        number: partial(_values, home, f"full/{number}", len(site.sizes))
+        for number, site in enumerate(head.sites)
+        if f"full/{number}/0" in shapes
+    }
+    hidden = {
+        number: partial(_values, home, f"hidden/{number}", head.layers + 1)
+        for number in range(len(head.passes))
+        if f"hidden/{number}/0" in shapes
+    }
+    return Trace(head, sketch, sample, tuple(positions), full, hidden, home.name)
+
+
+def _values(home: Path, prefix: str, count: int) -> list[Tensor]:
+    try:
+        with safe_open(str(home), framework="pt") as file:
+            return [file.get_tensor(f"{prefix}/{at}") for at in range(count)]
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{home}: {prefix} cannot be read ({_short(error)})") from None
+
+
+def _checked(home: Path, trace: Trace, digest: str) -> Trace:
+    """The trace, if its numbers can be those of one."""
+    kinds = (torch.float32, torch.float64)
+    if trace.sketch.dtype not in kinds or trace.sample.dtype not in kinds:
+        raise InputError(f"{home}: sketch and sample must be float32 or float64; the file is damaged")
+    if digest_of(trace) != digest:
+        raise InputError(f"{home}: was changed after it was written, its digest is another; make it again")
+    for problem in _problems(trace):
+        raise InputError(f"{home}: {problem}; the file is damaged")
+    return trace
+
+
+def _problems(trace: Trace) -> Iterator[str]:
+    head = trace.head
+    if not bool(trace.sketch.isfinite().all()):
+        yield "a sketch is not finite"
+    if (head.buckets, head.slots) != (BUCKETS, SLOTS) or head.layers < 0:
+        yield "its sizes are not those of this format"
+    for site in head.sites:
+        numbers = (site.mean, site.std, site.min, site.max, site.norm, *(value for _, value in site.top_channels))
+        if not all(map(isfinite, numbers)) or min(site.norm, site.std) < 0:
+            yield f"the statistics of {quoted(site.name)} are not finite"
+        if site.count != sum(site.sizes) or not 0 <= site.non_finite <= site.count:
+            yield f"the counts of {quoted(site.name)} do not add up"
+        if not 0 <= site.positions < max(len(trace.positions), 1) or (site.sizes and prod(site.shape) != site.sizes[0]):
+            yield f"the shape of {quoted(site.name)} does not fit its count"
+        units = len(head.floor.units) if head.floor is not None else 0
+        for bounds in (site.floors, site.tolerances, site.own_tolerances):
+            if len(bounds) not in (0, units) or not all(isfinite(bound) and bound >= 0 for bound in bounds):
+                yield f"the floor of {quoted(site.name)} is not a number for each unit"
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 120 else f"{text[:117]}..."
+

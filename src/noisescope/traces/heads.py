@@ -1,0 +1,118 @@
+"""What a trace says about itself and its sites, as frozen values: the JSON of the file."""
+
+from dataclasses import dataclass
+
+from ..specs import Layer
+
+__all__ = ["FORMAT", "QUANTILES", "Environment", "FloorHead", "SiteHead", "TraceHead"]
+
+FORMAT = 1
+QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class SiteHead:
+    """One site of one stage of one run; its sketch and sample are the rows of the same number."""
+
+    name: str
+    layer: Layer | None
+    operator: str
+    module: str
+    call: int
+    phase: str
+    part: int
+    stage: str
+    """`prefill`, `decode` or, of a model's own code, `run`"""
+    run: str
+    """`free`, or `fed` where each block was given the reference's input"""
+    dtype: str
+    shape: tuple[int, ...]
+    """of the first call"""
+    sizes: tuple[int, ...]
+    """elements of each call"""
+    count: int
+    non_finite: int
+    mean: float
+    std: float
+    min: float
+    max: float
+    norm: float
+    bits: str
+    width: int
+    top_channels: tuple[tuple[int, float], ...]
+    quantiles: tuple[float, ...]
+    """of the sample, at the levels of the trace's head"""
+    positions: int
+    """which list of positions its sample was taken at"""
+    floors: tuple[float, ...]
+    """relative error with noise of one unit in the last place everywhere, for each unit of the trace's floor"""
+    tolerances: tuple[float, ...]
+    """the largest relative error that a healthy device of that unit may show"""
+    own_tolerances: tuple[float, ...]
+    """the same where the block is given the reference's input, if these were kept"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a trace was made: what a comparison is about."""
+
+    device: str
+    dtype: str
+    attention: str | None
+    emulated: tuple[str, ...]
+    """devices and faults that were played"""
+    threads: int
+    machine: str
+    system: str
+    torch: str
+    transformers: str | None
+    python: str
+    numpy: str
+    noisescope: str
+
+
+@dataclass(frozen=True)
+class FloorHead:
+    """How the noise floor was measured."""
+
+    tokens: int
+    units: tuple[float, ...]
+    """eps of the dtypes that it was measured for, the finest first"""
+    factor: float
+    """how many units the noise of the tolerance has"""
+
+
+@dataclass(frozen=True)
+class TraceHead:
+    """Everything but the numbers."""
+
+    format: int
+    model: str
+    layers: int
+    structure: str
+    """digest of module paths and the shapes of parameters"""
+    checkpoint: str | None
+    """digest of the weights' file before any cast"""
+    weights: str | None
+    """digest of the weights in memory"""
+    configuration: str
+    tokenizer: str | None
+    data: str
+    """its name"""
+    tokens: str
+    """digest of the token ids and masks of every pass"""
+    passes: tuple[tuple[int, ...], ...]
+    """rows x tokens of each"""
+    decode: int
+    backward: bool
+    outputs_only: bool
+    sites_pattern: str | None
+    inputs_from: str | None
+    """digest of the trace that the blocks' inputs were taken from"""
+    environment: Environment
+    seed: int
+    buckets: int
+    slots: int
+    quantile_levels: tuple[float, ...]
+    floor: FloorHead | None
+    sites: tuple[SiteHead, ...]

@@ -1,0 +1,79 @@
+"""Which model, which tokens, which machine: what two traces must share, and what they may differ in."""
+
+import platform
+from contextlib import AbstractContextManager
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from .. import __version__
+from ..injection import forwards_replaced
+from .heads import Environment
+
+__all__ = ["Witness", "environment_of", "structure_of"]
+
+
+def structure_of(model: nn.Module) -> str:
+    """A digest of module paths and the shapes of their parameters: the same in every dtype and on every device."""
+    digest = blake2b(digest_size=8)
+    for name, parameter in sorted(model.named_parameters(remove_duplicate=False)):
+        digest.update(f"{name} {tuple(parameter.shape)}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def environment_of(model: nn.Module, emulated: tuple[str, ...] = ()) -> Environment:
+    """The machine at hand, without host, clock or path."""
+    parameter = next(model.parameters(), torch.zeros(()))
+    return Environment(
+        device=parameter.device.type,
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
+        emulated=emulated,
+        threads=torch.get_num_threads(),
+        machine=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        system=platform.system(),
+        torch=str(torch.__version__),
+        transformers=_version("transformers"),
+        python=platform.python_version(),
+        numpy=version("numpy"),
+        noisescope=__version__,
+    )
+
+
+class Witness:
+    """Sees what a model is called with: a digest of all whole numbers, token ids and masks, and of all shapes."""
+
+    def __init__(self) -> None:
+        self.passes: list[tuple[int, ...]] = []
+        """shape of the first tensor of each call"""
+        self._digest = blake2b(digest_size=8)
+
+    @property
+    def digest(self) -> str:
+        """Of all calls so far."""
+        return self._digest.hexdigest()
+
+    def watching(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Sees the calls that are made inside."""
+        return forwards_replaced({model: self._see})
+
+    def _see(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [leaf for leaf in tree_leaves((args, sorted(kwargs.items()))) if isinstance(leaf, Tensor)]
+        self.passes.append(tuple(given[0].shape) if given else ())
+        with torch._C.DisableTorchFunction():
+            for tensor in given:
+                self._digest.update(repr(tuple(tensor.shape)).encode())
+                if not tensor.is_floating_point() and not tensor.is_complex():
+                    self._digest.update(tensor.detach().cpu().long().contiguous().numpy().tobytes())
+        return forward(*args, **kwargs)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

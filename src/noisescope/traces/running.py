@@ -1,0 +1,239 @@
+"""trace(): runs a model and records what its operators give, in a file of a few megabytes.
+
+>>> reference = trace(model, prompts, tokenizer=tokenizer)      # doctest: +SKIP
+>>> reference.save("gpu.trace")                                 # doctest: +SKIP
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..diagnosis.accepting import refuse_training
+from ..errors import InputError, ModelError, NothingMatched
+from ..sites import Layout, Site
+from ..sites.patterns import pattern
+from ..specs import Phase
+from .assembling import Made, assemble
+from .floor import Floors, Sketches, measure_floors, units_of
+from .hidden import Hidden
+from .identity import Witness
+from .passes import BATCH, ROWS, OnOutput, Passes, open_passes
+from .recorder import Recorder, Wanted
+from .trace import Trace
+
+__all__ = ["Progress", "trace"]
+
+Progress = Callable[[str, int], Callable[[], None]]
+
+
+def trace(
+    model: nn.Module,
+    prompts: object = None,
+    *,
+    tokenizer: object = None,
+    run: Callable[[], object] | None = None,
+    sites: str | None = None,
+    full: bool = False,
+    inputs: bool = False,
+    inputs_from: Trace | None = None,
+    outputs_only: bool = False,
+    backward: bool = False,
+    decode: int = 0,
+    floor: bool = True,
+    emulate: str | Iterable[str] = (),
+    n_samples: int = ROWS,
+    max_length: int | None = None,
+    batch_size: int = BATCH,
+    checkpoint: str | None = None,
+    blocks: str | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """What the operators of a model give on this device, as a trace to be compared with one from another device.
+
+    Args:
+        model: in eval mode, on the device that is to be recorded.
+        prompts: texts, token ids, a dict of the model's inputs, a data file; None for 8 rows of 128 tokens of text.
+        tokenizer: needed for texts.
+        run: runs the model itself, in place of prompts; it is called several times, and must do the same every time.
+        sites: pattern of site names, a glob or `re:` expression, such as "*.mlp.*"; None for all operators.
+        full: keep whole values too, to compare exactly.
+        inputs: keep the hidden states between blocks, so that a suspect can be fed with them.
+        inputs_from: a trace with these. The model runs a second time with every block given the reference's input, so
+            that a block's own error can be told from what it inherits.
+        outputs_only: record the logits alone, for a device that gives nothing else.
+        backward: record the gradients of the next-token loss too.
+        decode: how many tokens at the end of each row are computed one by one from a cache.
+        floor: measure the noise floor too, on the first 128 tokens; a reference needs one.
+        emulate: devices and faults to play, such as "tf32" or "saturation:0.2@15.linear" (see `devices`).
+        n_samples, max_length, batch_size: rows of the data, tokens of a row, rows that run together.
+        checkpoint: digest of the weights' file before any cast; without one the weights in memory are compared.
+        blocks: where the blocks are, if they are not found.
+        seed: of data, signs, samples and noise; traces with different ones cannot be compared.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: got {type(model).__name__}, expected a torch module")
+    if backward and (inputs_from is not None or outputs_only):
+        raise InputError("backward: gradients cannot be fed, and logits have none; leave out one of the two")
+    refuse_training(model)
+    layout = _layout(model, blocks)
+    passes = None
+    if run is None:
+        passes = open_passes(
+            prompts,
+            model,
+            tokenizer,
+            n_samples=n_samples,
+            max_length=max_length,
+            batch_size=batch_size,
+            decode=decode,
+            backward=backward,
+            seed=seed,
+        )
+    job = _Job(model, layout, passes, run, wanted_sites(sites, backward=backward), seed, full, outputs_only)
+    tell = progress or (lambda _stage, _total: lambda: None)
+    names = (emulate,) if isinstance(emulate, str) else tuple(emulate)
+    device: AbstractContextManager[object] = nullcontext()
+    if names:
+        from ..devices import emulate as play
+
+        device = play(model, names, seed=seed, layout=layout, inputs=passes.few().batches[0] if passes else None)
+    with device, torch.set_grad_enabled(backward):
+        made = _make(job, inputs, inputs_from, tell, floor=floor)
+    return assemble(
+        made,
+        model=model,
+        layers=len(layout.blocks),
+        tokenizer=tokenizer,
+        data=passes.name if passes is not None else "own code",
+        decode=decode,
+        backward=backward,
+        outputs_only=outputs_only,
+        pattern=sites,
+        emulated=names,
+        checkpoint=checkpoint,
+        seed=seed,
+        name=name,
+    )
+
+
+def _make(job: "_Job", inputs: bool, inputs_from: Trace | None, tell: Progress, *, floor: bool) -> Made:
+    """The runs, in their order: the free one, floors, the fed one."""
+    witness, hidden = Witness(), Hidden()
+    with witness.watching(job.model), hidden.kept(job.layout) if inputs else nullcontext():
+        free = job.record(on_batch=tell("recording", job.batches))
+    made = Made(free, witness)
+    if floor and not job.outputs_only:
+        made.units = units_of(_dtype(job.model))
+        step = tell("noise floor", len(made.units) * (2 if inputs else 1))
+        made.floor_tokens, made.floors = job.floors(made.units, step)
+        if inputs:
+            _, made.own_floors = job.floors(made.units, step, fed=True)
+    if inputs:
+        made.hidden = hidden
+    if inputs_from is not None:
+        if not inputs_from.hidden:
+            raise InputError(
+                f"inputs_from: {inputs_from.name or 'the trace'} holds no hidden states; record it with --inputs"
+            )
+        made.inputs_from = inputs_from
+        reference = Hidden([read() for read in inputs_from.hidden.values()])
+        with reference.fed(job.layout):
+            made.fed = job.record(on_batch=tell("feeding", job.batches))
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """How to run and record the model, once."""
+
+    model: nn.Module
+    layout: Layout
+    passes: Passes | None
+    own_run: Callable[[], object] | None
+    wanted: Wanted
+    seed: int
+    full: bool
+    outputs_only: bool
+
+    @property
+    def batches(self) -> int:
+        """Steps of progress."""
+        return len(self.passes.batches) if self.passes is not None else 1
+
+    def record(
+        self,
+        passes: Passes | None = None,
+        around: AbstractContextManager[object] | None = None,
+        *,
+        full: bool | None = None,
+        on_batch: Callable[[], None] = lambda: None,
+    ) -> Recorder:
+        """One run, with the recorder innermost, so that it sees what the device and the noise make of the values."""
+        recorder = Recorder(self.layout, self.wanted, seed=self.seed, full=self.full if full is None else full)
+        passes = passes or self.passes
+        watching: AbstractContextManager[object] = nullcontext() if self.outputs_only else recorder
+        with around or nullcontext(), watching:
+            if passes is None:
+                recorder.stage = "run"
+                assert self.own_run is not None
+                self.own_run()
+                on_batch()
+            else:
+                on_output: OnOutput = recorder.record_output if self.outputs_only else lambda _logits: None
+                passes.run(self.model, on_stage=recorder.enter, on_output=on_output, on_batch=on_batch)
+        if not recorder.rows:
+            raise NothingMatched("sites: no operator of the model matches; `noisescope sites` lists them")
+        return recorder
+
+    def floors(self, units: tuple[float, ...], on_run: Callable[[], None], *, fed: bool = False) -> tuple[int, Floors]:
+        """Tokens that they were measured on, and what came out."""
+        few, hidden = self.passes.few() if self.passes is not None else None, Hidden()
+        with hidden.kept(self.layout) if fed else nullcontext():
+            clean = self._sketches(few)
+
+        def run(noise: AbstractContextManager[object]) -> Sketches:
+            with hidden.fed(self.layout) if fed else nullcontext():
+                return self._sketches(few, noise)
+
+        found = measure_floors(run, clean, self.layout, units, seed=self.seed, on_run=on_run)
+        return few.tokens if few is not None else 0, found
+
+    def _sketches(self, few: Passes | None, noise: AbstractContextManager[object] | None = None) -> Sketches:
+        rows = self.record(few, noise, full=False).rows
+        return {key: row.tally for key, row in rows.items()}
+
+
+def wanted_sites(sites: str | None, *, backward: bool) -> Wanted:
+    """Which values to record, by the pattern of their sites' names without call and direction."""
+    try:
+        meant = pattern(sites) if sites is not None else None
+    except InputError as error:
+        raise InputError(str(error).replace("modules:", "sites:", 1)) from None
+
+    def wanted(module: str, operator: str, phase: Phase) -> bool:
+        if phase == "backward" and not backward:
+            return False
+        return meant is None or any(meant(name) for name in (module, f"{module}.{operator}"))
+
+    return wanted
+
+
+def _layout(model: nn.Module, blocks: str | None) -> Layout:
+    """Blocks where there are some; a model without any is recorded all the same."""
+    try:
+        return Layout.of(model, blocks=blocks)
+    except ModelError:
+        if blocks is not None:
+            raise
+        return Layout.without_blocks(model)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    found = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
+    return next(found, torch.float32)
