@@ -1,11 +1,12 @@
 """Source or amplifier: the error that a layer adds by itself beside the error that it inherits.
 
-    source        added an error of its own beyond the floor, when given the reference's input
-    amplifier     carries an error beyond the floor, all of it inherited; `gain` says how it left
-    clean         its output is within the floor
+    source        adds an error of its own: beyond the floor when it is given the reference's input, or the first of all
+    amplifier     carries an error, all of it inherited; its gain says how the error leaves
+    clean         carries none beyond the floor
 
-Without a run that was fed with the reference's inputs, only the layer of the first divergence is known to be a source;
-what comes after it is `unknown`.
+Between devices that give the same bits when they are healthy, any difference is an error, however small. Without a run
+that was fed with the reference's inputs, only the layer of the first divergence is known to be a source; what comes
+after it is `unknown`.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ class LayerRow:
     """with the reference's input; None if it was not fed"""
     gain: float | None
     """error / inherited"""
+    beyond: bool
+    """whether one of its operators is beyond the floor"""
     mape: float
     first: Judged | None
     """of a source: where in it the error began"""
@@ -42,35 +45,41 @@ class LayerRow:
         """For people."""
         if self.role != "amplifier" or self.gain is None:
             return {"source": "SOURCE", "unknown": "not separated"}.get(self.role, self.role)
+        if not self.beyond:
+            return "below the floor"
         return "amplifies" if self.gain > 1.05 else "damps" if self.gain < 0.95 else "passes on"
 
 
-def blame(free: Sequence[Judged], fed: Sequence[Judged], first: Judged | None, a: Trace, b: Trace) -> tuple[LayerRow, ...]:
+def blame(
+    free: Sequence[Judged], fed: Sequence[Judged], first: Judged | None, a: Trace, b: Trace
+) -> tuple[LayerRow, ...]:
     """The layers in their order."""
-    ours = _by_layer(free)
-    own = _by_layer(fed)
-    alike = bool(fed) and _mostly_same_bits(own, a, b)
+    ours, own = _by_layer(free), _by_layer(fed)
+    alike = first is not None and _mostly_same_bits(own, a, b)
     rows: list[LayerRow] = []
-    before = 0.0
     for layer, sites in ours.items():
-        last = sites[-1]
-        error = last.metrics.relative_error.value
-        began = _began(own.get(layer, []), a, b, alike=alike) if first is not None else None
-        role = _role(layer, sites, began, first, fed=bool(fed))
+        last, fed_sites = sites[-1], own.get(layer, [])
+        error, inherited = last.metrics.relative_error.value, rows[-1].error if rows else 0.0
+        began = _began(layer, fed_sites, first, a, b, alike=alike) if first is not None else None
+        carries = any(site.beyond or (alike and not site.same_bits) for site in sites)
         rows.append(
             LayerRow(
                 layer=layer,
-                role=role,
+                role="source" if began else "clean" if first is None or not carries else _inherits(fed=bool(fed)),
                 error=error,
-                inherited=before,
-                added=own[layer][-1].metrics.relative_error.value if own.get(layer) else None,
-                gain=error / before if before else None,
+                inherited=inherited,
+                added=fed_sites[-1].metrics.relative_error.value if fed_sites else None,
+                gain=error / inherited if inherited else None,
+                beyond=any(site.beyond for site in sites),
                 mape=last.metrics.mape.value,
-                first=(began or first) if role == "source" else None,
+                first=began,
             )
         )
-        before = error
     return tuple(rows)
+
+
+def _inherits(*, fed: bool) -> str:
+    return "amplifier" if fed else "unknown"
 
 
 def _by_layer(sites: Sequence[Judged]) -> dict[Layer, list[Judged]]:
@@ -88,11 +97,13 @@ def _order(layer: Layer) -> tuple[int, int]:
     return (0, 0) if layer == OUTSIDE[0] else (2, OUTSIDE.index(layer) if layer in OUTSIDE else len(OUTSIDE))
 
 
-def _began(sites: Sequence[Judged], a: Trace, b: Trace, *, alike: bool) -> Judged | None:
-    """Where a fed layer's own error began; None if it added none."""
-    if (found := find_first(sites, a, b)) is not None:
+def _began(layer: Layer, fed: Sequence[Judged], first: Judged, a: Trace, b: Trace, *, alike: bool) -> Judged | None:
+    """Where a layer's own error began; None if it added none."""
+    if layer == first.site.layer:
+        return first
+    if (found := find_first(fed, a, b)) is not None:
         return found
-    return next((site for site in sites if not site.same_bits), None) if alike else None
+    return next((site for site in fed if not site.same_bits), None) if alike else None
 
 
 def _mostly_same_bits(own: dict[Layer, list[Judged]], a: Trace, b: Trace) -> bool:
@@ -101,13 +112,3 @@ def _mostly_same_bits(own: dict[Layer, list[Judged]], a: Trace, b: Trace) -> boo
         return True
     equal = [all(site.same_bits for site in sites) for layer, sites in own.items() if isinstance(layer, int)]
     return 2 * sum(equal) > len(equal)
-
-
-def _role(layer: Layer, sites: Sequence[Judged], began: Judged | None, first: Judged | None, *, fed: bool) -> str:
-    if first is None:
-        return "clean"
-    if began is not None or (not fed and layer == first.site.layer):
-        return "source"
-    if not any(site.beyond for site in sites):
-        return "clean"
-    return "amplifier" if fed else "unknown"

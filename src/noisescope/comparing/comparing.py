@@ -8,18 +8,25 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import InputError
+from ..report import Report
 from ..traces import Trace, load_trace
 from .blaming import blame
 from .comparison import Comparison
 from .judging import Judged, Yardstick, find_first, judge
 from .names import Rename, read_names, renaming
 from .pairing import Pairing, differences, pair_up, refuse
+from .ranking import rank_repairs
+from .sections import sections_of
 
 __all__ = ["compare", "opened"]
 
 
 def compare(
-    reference: Trace | str | Path, suspect: Trace | str | Path, *, names: Mapping[str, str] | str | Path | None = None
+    reference: Trace | str | Path,
+    suspect: Trace | str | Path,
+    *,
+    names: Mapping[str, str] | str | Path | None = None,
+    report: Report | None = None,
 ) -> Comparison:
     """How a suspect's trace differs from the reference's, judged by the reference's noise floor.
 
@@ -27,6 +34,7 @@ def compare(
         reference: a trace or its file. Its floor says what a healthy device may show; if it has none, the suspect's.
         suspect: of the same model and tokens. Made with `inputs_from=reference` it also tells sources from amplifiers.
         names: modules of the suspect -> what the reference calls them, or a JSON file of these (see `names`).
+        report: a diagnosis of the model, to rank the sources by what they cost.
     """
     a, b = opened(reference), opened(suspect)
     rename = _rename(names)
@@ -38,19 +46,20 @@ def compare(
     free = _judged(pairing, a, b, yardstick)
     fed = _fed(a, b, yardstick, rename)
     first = find_first(free, a, b)
-    return Comparison(
-        reference=a,
-        suspect=b,
+    layers = blame(free, fed, first, a, b)
+    sections = sections_of(
+        a,
+        b,
         differences=differences(a, b),
+        pairing=pairing,
         sites=free,
         fed=fed,
         first=first,
-        layers=blame(free, fed, first, a, b),
-        only_reference=pairing.only_first,
-        only_suspect=pairing.only_second,
-        unlike=pairing.unlike,
-        judged=yardstick is not None,
+        layers=layers,
+        repairs=rank_repairs(layers, fed, report) if report is not None else (),
+        unit=yardstick.unit if yardstick is not None else None,
     )
+    return Comparison(a, b, free, fed, first, layers, sections)
 
 
 def opened(trace: Trace | str | Path) -> Trace:

@@ -88,15 +88,24 @@ def exact(a: Side, b: Side, ours: list[Tensor], theirs: list[Tensor]) -> Metrics
     x, y = x[finite], y[finite]
     size = (y - x).abs()
     norm = float(size.square().sum().sqrt())
-    shares = [Figure.exactly(_mean((size <= share * x.abs()).double())) for share in (0.001, 0.005)]
+    within_01, within_05 = (Figure.exactly(_mean((size <= share * x.abs()).double())) for share in (0.001, 0.005))
     large = x.abs() >= SMALL * _rms(a.head)
     mape = Figure.exactly(_mean(size[large] / x.abs()[large]))
     largest = Figure.exactly(float(size.max()) if len(size) else 0.0)
-    return _metrics(a.head, b.head, Figure.exactly(norm), Figure.exactly(_mean(size)), mape, *shares, largest)
+    return _metrics(
+        a.head, b.head, Figure.exactly(norm), Figure.exactly(_mean(size)), mape, within_01, within_05, largest
+    )
 
 
 def _metrics(
-    a: SiteHead, b: SiteHead, error: Figure, mae: Figure, mape: Figure, near: Figure, nearer: Figure, largest: Figure
+    a: SiteHead,
+    b: SiteHead,
+    error: Figure,
+    mae: Figure,
+    mape: Figure,
+    within_01: Figure,
+    within_05: Figure,
+    largest: Figure,
 ) -> Metrics:
     relative = error.mapped(lambda e: e / a.norm if a.norm else (inf if e else 0.0))
     return Metrics(
@@ -107,8 +116,8 @@ def _metrics(
         mae=mae,
         mape=mape,
         max_error=largest,
-        within_01=near,
-        within_05=nearer,
+        within_01=within_01,
+        within_05=within_05,
     )
 
 
@@ -183,5 +192,3 @@ def _rms(head: SiteHead) -> float:
 
 def _mean(values: Tensor) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-

@@ -54,8 +54,9 @@ def renaming(names: Mapping[str, str]) -> Rename:
     def rename(module: str) -> str:
         for expression, ours in rules:
             if found := expression.match(module):
-                stars = iter(found.groups())
-                return re.sub(r"\*", lambda _: next(stars), ours) + module[found.end() :]
+                head, *parts = ours.split("*")
+                stars = zip(found.groups(), parts, strict=False)
+                return head + "".join(star + part for star, part in stars) + module[found.end() :]
         return module
 
     return rename

@@ -137,5 +137,5 @@ def _stacked(samples: Sequence[Tensor]) -> Tensor:
     return torch.stack([sample.double() if wide else sample for sample in samples])
 
 
-def _reader(values: list[Tensor]) -> Any:
+def _reader(values: Any) -> Any:
     return lambda: values

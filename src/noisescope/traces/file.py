@@ -10,6 +10,7 @@ Nothing in a file is executed, and nothing is believed before it was checked: ki
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
@@ -42,9 +43,10 @@ def save_trace(trace: Trace, path: str | Path) -> Path:
     """Writes a trace; the file is there whole, or not at all."""
     home = Path(path)
     tensors = {"sketch": trace.sketch, "sample": trace.sample, **_named(trace)}
-    for kind, kept in (("full", trace.full), ("hidden", trace.hidden)):
-        for number, read in kept.items():
-            tensors |= {f"{kind}/{number}/{at}": tensor.contiguous() for at, tensor in enumerate(read())}
+    for number, values in trace.full.items():
+        tensors |= {f"full/{number}/{at}": tensor.contiguous() for at, tensor in enumerate(values())}
+    for number, states in trace.hidden.items():
+        tensors |= {f"hidden/{number}/{at}": tensor.contiguous() for at, tensor in states().items()}
     text = encode_line({"digest": digest_of(trace), **asdict(trace.head)})
     store.make_directory(home.parent)
     store.atomic_write(home, save(tensors, metadata={KEY: text}))
@@ -66,18 +68,14 @@ def _named(trace: Trace) -> dict[str, Tensor]:
 def load_trace(path: str | Path) -> Trace:
     """The trace of a file; an InputError that says what is wrong with it."""
     home = Path(path)
-    try:
-        with safe_open(str(home), framework="pt") as file:
-            text = (file.metadata() or {}).get(KEY)
-            if text is None:
-                raise InputError(f"{home}: is a safetensors file, but no trace; make one with `noisescope trace`")
-            plain = _decoded(home, text)
-            head = _head(home, plain)
-            return _checked(home, _read(home, file, head), plain["digest"])
-    except FileNotFoundError:
-        raise InputError(f"{home}: no such file; make it with `noisescope trace -o {home.name}`") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{home}: cannot be read as a trace ({_short(error)})") from None
+    if not home.exists():
+        raise InputError(f"{home}: no such file; make it with `noisescope trace -o {home.name}`")
+    with _opened(home) as file:
+        text = (file.metadata() or {}).get(KEY)
+        if text is None:
+            raise InputError(f"{home}: is a safetensors file, but no trace; make one with `noisescope trace`")
+        plain = _decoded(home, text)
+        return _checked(home, _read(home, file, _head(home, plain)), plain["digest"])
 
 
 def _decoded(home: Path, text: str) -> dict[str, Any]:
@@ -119,19 +117,30 @@ def _read(home: Path, file: Any, head: TraceHead) -> Trace:
         if f"full/{number}/0" in shapes
     }
     hidden = {
-        number: partial(_values, home, f"hidden/{number}", head.layers + 1)
-        for number in range(len(head.passes))
-        if f"hidden/{number}/0" in shapes
+        number: partial(_states, home, number) for number in range(len(head.passes)) if f"hidden/{number}/0" in shapes
     }
     return Trace(head, sketch, sample, tuple(positions), full, hidden, home.name)
 
 
 def _values(home: Path, prefix: str, count: int) -> list[Tensor]:
+    with _opened(home) as file:
+        return [file.get_tensor(f"{prefix}/{at}") for at in range(count)]
+
+
+def _states(home: Path, number: int) -> dict[int, Tensor]:
+    prefix = f"hidden/{number}/"
+    with _opened(home) as file:
+        keys = [key for key in file.keys() if key.startswith(prefix) and key[len(prefix) :].isdecimal()]  # noqa: SIM118
+        return {int(key[len(prefix) :]): file.get_tensor(key) for key in keys}
+
+
+@contextmanager
+def _opened(home: Path) -> Iterator[Any]:
     try:
         with safe_open(str(home), framework="pt") as file:
-            return [file.get_tensor(f"{prefix}/{at}") for at in range(count)]
+            yield file
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{home}: {prefix} cannot be read ({_short(error)})") from None
+        raise InputError(f"{home}: cannot be read as a trace ({_short(error)})") from None
 
 
 def _checked(home: Path, trace: Trace, digest: str) -> Trace:
@@ -169,4 +178,3 @@ def _problems(trace: Trace) -> Iterator[str]:
 def _short(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= 120 else f"{text[:117]}..."
-

@@ -61,9 +61,7 @@ def measure_floors(
     """Runs with noise of one and of four units, for each unit; `run` records what is computed inside a context."""
     found: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in clean}
     for unit in units:
-        once, more = (
-            run(OneUlp(layout, unit, seed=seed, factor=factor)) for factor in (1.0, FACTOR)
-        )
+        once, more = (run(OneUlp(layout, unit, seed=seed, factor=factor)) for factor in (1.0, FACTOR))
         on_run()
         for key, (floors, tolerances) in found.items():
             floor, wider = (relative_error(clean[key], other.get(key)) for other in (once, more))
@@ -124,9 +122,7 @@ class OneUlp:
         """Even numbers, read from a table at random places."""
         table, count = self._table.to(value.device), value.numel()
         starts = self._random.integers(_TABLE, size=-(-count // _TABLE)).tolist()
-        pieces = [
-            table[start : start + min(_TABLE, count - number * _TABLE)] for number, start in enumerate(starts)
-        ]
+        pieces = [table[start : start + min(_TABLE, count - number * _TABLE)] for number, start in enumerate(starts)]
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(value.shape)
 
 

@@ -1,7 +1,8 @@
-"""The hidden states between blocks: kept in full by a reference, and fed to a suspect.
+"""The hidden states between layers: kept in full by a reference, and fed to a suspect.
 
-A suspect whose every block is given the reference's input shows, behind each block, the error of that block alone:
-what it inherits is taken away. Blocks run as they are; what they return is then replaced by what the reference had.
+A suspect whose every layer is given the reference's input shows, behind each layer, the error of that layer alone: what
+it inherits is taken away. Layers run as they are; what they return is then replaced by what the reference had. Layers
+are here the blocks and the final norms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,41 +11,51 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import InputError
 from ..injection import forwards_replaced
 from ..sites import Layout
 
-__all__ = ["Hidden"]
+__all__ = ["Hidden", "states_of"]
 
-States = Sequence[Tensor]
-"""of one forward pass: what the first block was given, and what each block returned"""
+States = Mapping[int, Tensor]
+"""of one forward pass: what the first block was given is 0, what layer n returned is n + 1"""
 
 
 class Hidden:
     """The hidden states of a run, one list for each forward pass."""
 
     def __init__(self, passes: Sequence[States] = ()) -> None:
-        self.passes: list[list[Tensor]] = [list(states) for states in passes]
+        self.passes: list[dict[int, Tensor]] = [dict(states) for states in passes]
 
     def kept(self, layout: Layout) -> AbstractContextManager[None]:
         """Keeps those of the passes that run inside."""
         self.passes = []
-        return forwards_replaced({block: partial(self._keep, at) for at, block in enumerate(layout.blocks)})
+        return forwards_replaced({layer: partial(self._keep, at) for at, layer in enumerate(_layers(layout))})
 
     def fed(self, layout: Layout) -> AbstractContextManager[None]:
-        """Every block of the passes that run inside is given what it was given in these."""
+        """Every layer of the passes that run inside is given what it was given in these."""
         step = _Step(self.passes)
-        return forwards_replaced({block: partial(step.feed, at) for at, block in enumerate(layout.blocks)})
+        return forwards_replaced({layer: partial(step.feed, at) for at, layer in enumerate(_layers(layout))})
 
     def _keep(self, at: int, forward: Any, *args: Any, **kwargs: Any) -> Any:
         if at == 0:
-            self.passes.append([_copy(_first(args, kwargs))])
+            self.passes.append({0: _copy(_first(args, kwargs))})
         returned = forward(*args, **kwargs)
-        self.passes[-1].append(_copy(_first((returned,), {})))
+        if self.passes:  # what runs before the first block belongs to no pass
+            self.passes[-1][at + 1] = _copy(_first((returned,), {}))
         return returned
+
+
+def states_of(layout: Layout) -> int:
+    """How many hidden states a forward pass has."""
+    return len(_layers(layout)) + 1
+
+
+def _layers(layout: Layout) -> list[nn.Module]:
+    return [*layout.blocks, *(module for module, layer in layout.layer.items() if layer == "final_norm")]
 
 
 class _Step:
@@ -60,7 +71,8 @@ class _Step:
                 raise InputError(f"inputs_from: holds {len(self._passes)} forward passes, and this run has more")
             args, kwargs = _replaced((args, kwargs), self._passes[self._at][0])
         returned = forward(*args, **kwargs)
-        return _replaced(returned, self._passes[self._at][at + 1])
+        kept = self._passes[self._at].get(at + 1) if self._at >= 0 else None
+        return returned if kept is None else _replaced(returned, kept)
 
 
 def _first(args: Any, kwargs: Mapping[str, Any]) -> Tensor:

@@ -4,17 +4,16 @@
 >>> reference.save("gpu.trace")                                 # doctest: +SKIP
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..diagnosis.accepting import refuse_training
 from ..errors import InputError, ModelError, NothingMatched
-from ..sites import Layout, Site
+from ..sites import Layout
 from ..sites.patterns import pattern
 from ..specs import Phase
 from .assembling import Made, assemble
