@@ -1,0 +1,65 @@
+"""One call in the accumulator's precision, and whether two ways to compute it differ."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ..injection import Call
+from ..sites import Site
+
+__all__ = ["Change", "is_narrow", "same", "widely", "widened"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A call that came out otherwise than on this machine, and when that was."""
+
+    site: Site
+    at_ns: int
+
+    @classmethod
+    def now(cls, site: Site) -> "Change":
+        """At this moment."""
+        return cls(site, perf_counter_ns())
+
+
+def widely(call: Call, function: Callable[..., Any], value: Tensor) -> Tensor:
+    """The call in float32: what stands in the accumulator before it is cast.
+
+    `function` takes the call's arguments in its stead; a hand-written operator is computed as the module does.
+    """
+    given = (call.args, call.kwargs)
+    device = value.device.type
+    if torch.is_autocast_enabled(device) and is_narrow(value.dtype):
+        given = tree_map(lambda leaf: _rounded(leaf, value.dtype), given)  # as autocast does on the way in
+    args, kwargs = tree_map(widened, given)
+    if call.is_module:
+        function = copy.deepcopy(call.module).float().forward
+    with torch.autocast(device, enabled=False):
+        found: Tensor = function(*args, **kwargs)
+    return found
+
+
+def is_narrow(dtype: torch.dtype) -> bool:
+    """True for a float of fewer than 32 bits."""
+    return dtype.is_floating_point and dtype.itemsize < 4
+
+
+def widened(given: Any) -> Any:
+    """A tensor of a narrow dtype in float32; anything else as it is."""
+    return given.float() if isinstance(given, Tensor) and is_narrow(given.dtype) else given
+
+
+def _rounded(given: Any, dtype: torch.dtype) -> Any:
+    return given.to(dtype) if isinstance(given, Tensor) and given.is_floating_point() else given
+
+
+def same(one: Tensor, other: Tensor) -> Tensor:
+    """Where two values are alike; NaN is like NaN, and 0 like -0."""
+    return (one == other) | (one.isnan() & other.isnan())
