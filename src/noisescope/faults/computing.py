@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .kinds import Kind, register
-from .products import accumulate
+from .products import take_apart
 
 __all__ = ["exp_by_table", "round_bits", "softmax_by"]
 
@@ -18,7 +18,7 @@ def _low_precision_accumulate(
 ) -> Any:
     """The product with an accumulator that rounds to so many bits of mantissa every sixteen terms."""
     try:
-        return accumulate(function, args, kwargs, lambda total: round_bits(total, int(bits)))
+        return take_apart(function, args, kwargs).accumulated(lambda total: round_bits(total, int(bits)))
     except InputError as error:
         raise InputError(f"low_precision_accumulate: {error}") from None
 

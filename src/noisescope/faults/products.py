@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..injection import plain_name
 from ..injection.calls import PARAMETERS
 
-__all__ = ["BLOCK", "Product", "accumulate", "take_apart"]
+__all__ = ["BLOCK", "Product", "take_apart"]
 
 BLOCK = 16
 """products that are summed in float32 before they go to the accumulator"""
@@ -54,6 +54,16 @@ class Product:
             yield self.compute(**{**self.given, **piece, **more})
             more = self.addend
 
+    def accumulated(self, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+        """The product whose sum so far is rounded after every block of terms.
+
+        An addend (a bias) is what the accumulator holds at first, and is rounded with the first terms.
+        """
+        total: Tensor | None = None
+        for part in self.parts():
+            total = rounded(part if total is None else total + part)
+        return self.whole() if total is None else total
+
     def whole(self, **changed: Any) -> Tensor:
         """The product at once, some of its factors replaced."""
         return self.compute(**{**self.given, **changed})
@@ -74,25 +84,6 @@ class Product:
     def _size(self, along: Along) -> int:
         name, dim = along[0]
         return int(self.given[name].shape[dim])
-
-
-def accumulate(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    rounded: Callable[[Tensor], Tensor],
-    *,
-    block: int = BLOCK,
-) -> Tensor:
-    """A product whose sum so far is rounded after every block of terms.
-
-    An addend (a bias) is what the accumulator holds at first, and is rounded with the first terms.
-    """
-    apart = take_apart(function, args, kwargs)
-    total: Tensor | None = None
-    for part in apart.parts(block):
-        total = rounded(part if total is None else total + part)
-    return apart.whole() if total is None else total
 
 
 def take_apart(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Product:

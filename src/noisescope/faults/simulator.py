@@ -147,8 +147,9 @@ class FaultSimulator:
         recompute = self.fault.row.recompute
         assert recompute is not None
 
-        def function(*args: Any, **kwargs: Any) -> Any:
-            return recompute(call.function, args, kwargs, self.fault.size)
+        def function(*args: Any, **kwargs: Any) -> Tensor:
+            found: Tensor = recompute(call.function, args, kwargs, self.fault.size)
+            return found
 
         return widely(call, function, value).cpu()
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from ..injection import Call
 from ..sites import Site
 
 __all__ = ["Change", "is_narrow", "same", "widely", "widened"]
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Change:
         return cls(site, perf_counter_ns())
 
 
-def widely(call: Call, function: Callable[..., Any], value: Tensor) -> Tensor:
+def widely(call: Call, function: Callable[..., Found], value: Tensor) -> Found:
     """The call in float32: what stands in the accumulator before it is cast.
 
     `function` takes the call's arguments in its stead; a hand-written operator is computed as the module does.
@@ -42,8 +44,7 @@ def widely(call: Call, function: Callable[..., Any], value: Tensor) -> Tensor:
     if call.is_module:
         function = copy.deepcopy(call.module).float().forward
     with torch.autocast(device, enabled=False):
-        found: Tensor = function(*args, **kwargs)
-    return found
+        return function(*args, **kwargs)
 
 
 def is_narrow(dtype: torch.dtype) -> bool:
