@@ -34,7 +34,8 @@ def _flush(given: Given) -> Tensor | None:
     if is_moved(given):
         return None
     before = (given.call.args, given.call.kwargs)
-    if given.call.in_place or not any(map(_has_subnormals, tree_leaves(before))):
+    draws = given.call.kwargs.get("dropout_p")
+    if draws or given.call.in_place or not any(map(_has_subnormals, tree_leaves(before))):
         return flushed(given.value)
     args, kwargs = tree_map(_flushed_if_float, before)
     function = given.call.module.forward if given.call.is_module else given.call.function

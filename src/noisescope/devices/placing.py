@@ -8,7 +8,7 @@ output); "layer.operator" all calls of that operator in the layer; "layer.module
 import re
 from dataclasses import dataclass
 
-from ..errors import InputError, NothingMatched, quoted, unknown_name
+from ..errors import InputError, NothingMatched, printable, quoted, unknown_name
 from ..faults import FAULTS, Fault, Survey, parse_fault
 from ..faults.placing import split_layer
 from ..sites import Layout, Site
@@ -17,8 +17,8 @@ from .rows import DEVICES, Device
 
 __all__ = ["PlacedDevice", "Where", "parse_device"]
 
-_OWN = ("linear", "matmul", "bmm")
-"""what the product of a module with weights is called: the first, or another if somebody gives it other weights"""
+_OTHERWISE = ("matmul", "bmm")
+"""what the linear of a module is called if somebody gives it other weights than its own"""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ class Where:
         """True for a call that is computed there."""
         if self._layer is not None and site.layer != self._layer:
             return False
-        operators = _OWN if site.module in self._own and site.operator in _OWN else (site.operator,)
-        return not self._rest or any(self._names(site, operator) for operator in operators)
+        if not self._rest or self._names(site, site.operator):
+            return True
+        return site.module in self._own and site.operator in _OTHERWISE and self._names(site, "linear")
 
     def _names(self, site: Site, operator: str) -> bool:
         path = f".{site.module}.{operator}"
@@ -109,4 +110,7 @@ def _nothing(place: str, layer: Layer | None, survey: Survey) -> str:
     names = sorted({site.operator for site in survey.sites if site.layer == layer})
     if not names:
         return f"emulate: the model computes nothing in {layer}"
-    return f"emulate: {unknown_name(f'operator of layer {layer}', place.rpartition('.')[2], names)}"
+    operator = place.rpartition(".")[2]
+    if operator in names:
+        return f"emulate: {printable(place)}: no such module of layer {layer} computes {operator}"
+    return f"emulate: {unknown_name(f'operator of layer {layer}', operator, names)}"
