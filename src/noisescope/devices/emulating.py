@@ -8,7 +8,6 @@ drops out stays whole: nobody knows what it dropped.
 
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -16,8 +15,9 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..faults import Survey
-from ..faults.wide import Change, same, widened
-from ..injection import Call, Watch, attention_in_steps, is_probing, plain_call, sdpa_arguments, take_value
+from ..faults.changes import Changing, same
+from ..faults.wide import widened
+from ..injection import Call, attention_in_steps, plain_call, sdpa_arguments, take_value
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
 from .given import Given, name_of
@@ -27,7 +27,7 @@ from .rows import SDPA
 __all__ = ["EmulatedDevice"]
 
 
-class EmulatedDevice:
+class EmulatedDevice(Changing):
     """Runs a model as another device would, for as long as the `with` block lasts.
 
     `what` is a row of `DEVICES`, "tf32", or one at a place, "tf32@9.linear"; see `devices.placing`. A place is looked
@@ -55,53 +55,16 @@ class EmulatedDevice:
             raise InputError(f"emulate: {asked} is a fault; `emulate` or `FaultSimulator` plays it")
         self.asked = asked
         layout = layout or Layout.of(model, blocks=blocks)
-        self.changed = 0
-        """elements of the model's own calls that came out with other bits"""
-        self.calls = 0
-        """calls of the model's own that were computed in the device's way"""
-        self.first_change: Change | None = None
-        """the first of the model's own calls that came out with other bits, and when"""
         where = Where(asked, layout, survey or Survey.of(model, layout, inputs)) if asked.place else None
-        self._watch = Watch(_Computing(self, where), layout=layout, whole=True)
+        super().__init__(_Computing(self, where), layout)
 
     @property
     def name(self) -> str:
         """The device with its place, as it was asked for."""
         return str(self.asked)
 
-    @property
-    def first_changed(self) -> Site | None:
-        """The site of the model's own first call that came out with other bits, given the same arguments."""
-        return self.first_change.site if self.first_change is not None else None
-
-    @property
-    def inert(self) -> bool:
-        """True if every value had the bits of this machine. That 0 became -0 is no change."""
-        return self.changed == 0
-
-    def __enter__(self) -> "EmulatedDevice":
-        self._watch.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        self._watch.__exit__(kind, error, trace)
-
     def __repr__(self) -> str:
         return f"<EmulatedDevice: {self.name}>"
-
-    def note(self, site: Site, changed: int) -> None:
-        """Books one call that was computed in the device's way."""
-        if is_probing():
-            return
-        self.calls += 1
-        self.changed += changed
-        if changed and self.first_change is None:
-            self.first_change = Change.now(site)
 
 
 class _Computing:
@@ -135,7 +98,7 @@ class _Computing:
         if found is None:
             return value
         unchanged = same(found, value)
-        self._device.note(call.site, int((~unchanged).sum()))
+        self._device.note(call.site, unchanged)
         return _merged(value, found, unchanged)
 
     def _compute(self, call: Call, value: Tensor) -> Tensor | None:
@@ -153,7 +116,7 @@ class _Computing:
         if not steps.computed:
             return value
         unchanged = same(found, attention_in_steps(plain_call, **given).to(value.dtype))
-        self._device.note(steps.first or call.site, int((~unchanged).sum()))
+        self._device.note(steps.first or call.site, unchanged)
         return _merged(value, found, unchanged)
 
 

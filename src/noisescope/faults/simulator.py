@@ -8,19 +8,19 @@ nobody. So a locator that is entered inside sees what it would see on the broken
 
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..injection import Call, Watch, attention_in_steps, is_probing, plain_call, plain_name, sdpa_arguments, take_value
+from ..injection import Call, attention_in_steps, plain_call, plain_name, sdpa_arguments, take_value
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
+from .changes import Changing, same
 from .kinds import Fault, Struck
 from .placing import Survey, Target, find_target, parse_fault
-from .wide import Change, is_narrow, same, widely, widened
+from .wide import is_narrow, widely, widened
 
 __all__ = ["FaultSimulator"]
 
@@ -28,7 +28,7 @@ _STEPS = ("matmul", "softmax")
 """what a fused attention kernel computes inside"""
 
 
-class FaultSimulator:
+class FaultSimulator(Changing):
     """Runs a model as if one operator of the device were broken, for as long as the `with` block lasts.
 
     `site` is a layer (its output), "layer.operator", "layer.module.operator", or the full name of a site; `kind` and
@@ -64,37 +64,9 @@ class FaultSimulator:
             self.fault = site if isinstance(site, Fault) else parse_fault(str(site), seed=seed)
         layout = layout or Layout.of(model, blocks=blocks)
         self.target: Target = find_target(self.fault, survey or Survey.of(model, layout, inputs), layout)
-        self.changed = 0
-        """elements of the model's own calls that came out otherwise than on a healthy device"""
-        self.elements = 0
-        """elements that those calls computed"""
-        self.first_change: Change | None = None
-        """the first of the model's own calls that came out otherwise, and when"""
-        self._watch = Watch(_Breaking(self), layout=layout, whole=True)
+        super().__init__(_Breaking(self), layout)
         self._dice = torch.Generator().manual_seed(self.fault.seed)
         self._channels: dict[int, Tensor] = {}
-
-    @property
-    def inert(self) -> bool:
-        """True if no element was changed: nobody can find this fault. That 0 became -0 is no change."""
-        return self.changed == 0
-
-    @property
-    def first_changed(self) -> Site | None:
-        """The site of the model's own first call that came out otherwise than on a healthy device."""
-        return self.first_change.site if self.first_change is not None else None
-
-    def __enter__(self) -> "FaultSimulator":
-        self._watch.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        self._watch.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         return f"<FaultSimulator: {self.fault} at {self.target.name}>"
@@ -109,17 +81,9 @@ class FaultSimulator:
             with torch.no_grad():
                 fires = self.fault.p >= 1 or float(torch.rand((), generator=self._dice)) < self.fault.p
                 struck = self._struck(call, value) if fires and value.numel() else value
-                if not is_probing():
-                    self._note(call, value, struck)
+                self.note(call.site, same(struck, value))
             passes_gradients = value.requires_grad and torch.is_grad_enabled() and struck is not value
             return take_value(value, struck) if passes_gradients else struck
-
-    def _note(self, call: Call, value: Tensor, struck: Tensor) -> None:
-        changed = int((~same(struck, value)).sum())
-        self.changed += changed
-        self.elements += value.numel()
-        if changed and self.first_change is None:
-            self.first_change = Change.now(call.site)
 
     def _struck(self, call: Call, value: Tensor) -> Tensor:
         kind = self.fault.row

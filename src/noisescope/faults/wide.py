@@ -1,9 +1,7 @@
-"""One call in the accumulator's precision, and whether two ways to compute it differ."""
+"""One call in the precision of an accumulator."""
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any, TypeVar
 
 import torch
@@ -11,24 +9,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ..injection import Call
-from ..sites import Site
 
-__all__ = ["Change", "is_narrow", "same", "widely", "widened"]
+__all__ = ["is_narrow", "widely", "widened"]
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class Change:
-    """A call that came out otherwise than on this machine, and when that was."""
-
-    site: Site
-    at_ns: int
-
-    @classmethod
-    def now(cls, site: Site) -> "Change":
-        """At this moment."""
-        return cls(site, perf_counter_ns())
 
 
 def widely(call: Call, function: Callable[..., Found], value: Tensor) -> Found:
@@ -59,8 +43,3 @@ def widened(given: Any) -> Any:
 
 def _rounded(given: Any, dtype: torch.dtype) -> Any:
     return given.to(dtype) if isinstance(given, Tensor) and given.is_floating_point() else given
-
-
-def same(one: Tensor, other: Tensor) -> Tensor:
-    """Where two values are alike; NaN is like NaN, and 0 like -0."""
-    return (one == other) | (one.isnan() & other.isnan())

@@ -238,8 +238,9 @@ def test_a_name_is_taken_once() -> None:
         register(Device("gain", "A fault.", (), lambda dice: lambda given: None, honest=True))
 
 
-@pytest.mark.parametrize("row", DEVICES.values(), ids=str)
-def test_a_row_says_what_it_is(row: Device) -> None:
-    assert row.name == row.name.lower().replace(" ", "_")
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_row_says_what_it_is(name: str) -> None:
+    row = DEVICES[name]
+    assert row.name == name == name.lower().replace(" ", "_")
     assert row.description.endswith(".")
     assert row.description.count(". ") == 0
