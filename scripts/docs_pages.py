@@ -15,6 +15,8 @@ import typer
 
 from noisescope import errors
 from noisescope.cli import app
+from noisescope.devices import DEVICES
+from noisescope.devices.rows import FLOATS
 from noisescope.faults import kinds
 from noisescope.locating.host import rules
 from noisescope.locating.identities import IDENTITIES
@@ -109,6 +111,19 @@ def _faults() -> str:
     return "```text\n" + "\n".join(table) + f"\n```\n\nThey exist at every operator, but {'; '.join(some)}."
 
 
+def _devices() -> str:
+    """Every emulated device, what it changes, and in which dtypes."""
+    lines = ["| device | what it does | changes | of values in | honest |", "|---|---|---|---|---|"]
+    for row in DEVICES.values():
+        dtypes = (
+            "any dtype" if row.dtypes == FLOATS else ", ".join(str(one).removeprefix("torch.") for one in row.dtypes)
+        )
+        functions = ", ".join(f"`{name}`" for name in row.functions) or "whatever is computed"
+        honest = "yes" if row.honest else "less precise"
+        lines.append(f"| `{row.name}` | {_cell(row.description)} | {functions} | {dtypes} | {honest} |")
+    return "\n".join(lines)
+
+
 def _rules() -> str:
     """How much each operator may round on its way, as the module of the rules has it."""
     return "```text\n" + "\n".join(_indented(rules.__doc__)) + "\n```"
@@ -170,6 +185,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "locate-identities": docs_benchmarks.identities,
     "locate-srdd": docs_benchmarks.srdd,
     "commands": _commands,
+    "devices": _devices,
     "errors": _errors,
     "faults": _faults,
     "noises": _noises,

@@ -2,33 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from noisescope.injection import Call, Watch, plain_name
+from noisescope.devices.given import Arithmetic, Given, name_of
+from noisescope.injection import Call, Watch
 
-__all__ = ["Device", "Foreign", "Given", "Variant", "foreign", "wide"]
-
-Arithmetic: TypeAlias = "Callable[[Given], Tensor | None]"
-"""what the device gives, before it is cast; None for a call that it computes as everybody does"""
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """One call, as a device sees it."""
-
-    name: str
-    """the function's plain name, or "module gelu" for a hand-written operator"""
-    call: Call
-    value: Tensor
-    """what this machine gives"""
-
-    def named(self, *names: str) -> dict[str, Any]:
-        """All arguments by name, those by position first."""
-        return dict(zip(names, self.call.args, strict=False)) | self.call.kwargs
+__all__ = ["Arithmetic", "Device", "Foreign", "Given", "Variant", "foreign", "wide"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +56,7 @@ class Foreign(Device):
     def after(self, call: Call, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
             return value
-        name = f"module {call.operator}" if call.is_module else plain_name(call.function) or ""
+        name = name_of(call)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for functions, arithmetic in self._makers:
                 if functions and name not in functions:

@@ -6,13 +6,11 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
+from noisescope.devices.functions import GELU_BY_TANH, LOG2E, gelu_argument, ulps_off
+
 from .device import Arithmetic, Given, Variant, wide
-from .softmax import LOG2E, ulps_off
 
 __all__ = ["ELEMENTWISE"]
-
-_HAND_WRITTEN = ("NewGELUActivation", "BloomGelu")
-"""modules that are gelu by tanh"""
 
 
 def _of_x(function: Callable[[Tensor], Tensor]) -> Callable[[], Arithmetic]:
@@ -41,7 +39,7 @@ def _gelu(by_erf: Callable[[Tensor], Tensor], by_tanh: Callable[[Tensor], Tensor
     def compute(given: Given) -> Tensor | None:
         named = given.named("input")
         if given.name.startswith("module"):
-            if type(given.call.module).__name__ not in _HAND_WRITTEN:
+            if type(given.call.module).__name__ not in GELU_BY_TANH:
                 return None
             return by_tanh(wide(next(iter((*given.call.args, *given.call.kwargs.values())))))
         form = by_tanh if named.get("approximate", "none") == "tanh" else by_erf
@@ -59,12 +57,12 @@ def _erfc(x: Tensor) -> Tensor:
 
 
 def _tanh(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + torch.tanh(gelu_argument(x)))
 
 
 def _sigmoid(x: Tensor) -> Tensor:
     """x sigmoid(2 y), which is x/2 (1 + tanh y)."""
-    return x / (1 + torch.exp2(-2 * LOG2E * sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
+    return x / (1 + torch.exp2(-2 * LOG2E * gelu_argument(x)))
 
 
 def _divided(given: Given) -> Tensor | None:

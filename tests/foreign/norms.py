@@ -7,8 +7,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from noisescope.devices.functions import ulps_off
+
 from .device import Arithmetic, Given, Variant, wide
-from .softmax import ulps_off
 
 __all__ = ["NORMS"]
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from noisescope.devices.products import round_to_tf32
 from noisescope.injection import attention_in_steps, sdpa_arguments
 
 from .device import Arithmetic, Given, Variant, wide
@@ -213,15 +214,9 @@ ORDERS = (
 # --- fewer bits -------------------------------------------------------------------------------------------------
 
 
-def to_bits(value: Tensor, bits: int) -> Tensor:
-    """Rounded to so many stored bits of mantissa, to nearest."""
-    mantissa, exponent = torch.frexp(value)
-    return torch.ldexp(torch.round(torch.ldexp(mantissa, torch.tensor(bits + 1))), exponent - bits - 1)
-
-
 def tf32(left: Tensor, right: Tensor) -> Tensor:
     """Operands of float32 rounded to ten bits."""
-    return to_bits(left, 10) @ to_bits(right, 10)
+    return round_to_tf32(left) @ round_to_tf32(right)
 
 
 def _tf32() -> Arithmetic:

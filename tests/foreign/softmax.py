@@ -1,39 +1,16 @@
 """Softmax by other ways to compute an exponential and a sum."""
 
 from collections.abc import Callable
-from math import log
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from noisescope.devices.functions import LOG2E, fma, ulps_off
+
 from .device import Arithmetic, Given, Variant, wide
 
-__all__ = ["LOG2E", "SOFTMAXES", "fma", "ulps_off"]
-
-LOG2E = 1 / log(2)
-
-
-def fma(a: Tensor, b: float | Tensor, c: Tensor) -> Tensor:
-    """a b + c with one rounding."""
-    return (a.double() * (b.double() if isinstance(b, Tensor) else _rounded(b, a)) + c.double()).to(a.dtype)
-
-
-def _rounded(constant: float, like: Tensor) -> float:
-    return float(torch.tensor(constant, dtype=like.dtype))
-
-
-def ulps_off(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """A float64 value as a function gives it that is off by up to two units in the last place, always alike.
-
-    That is what vendors promise of exp, tanh, erf, sin and rsqrt. Up or down is told by the value's own mantissa; one
-    and a half units are added before the rounding, which adds the rest.
-    """
-    mantissa, exponent = torch.frexp(exact)
-    ulp = torch.finfo(dtype).eps
-    up = torch.remainder(torch.floor(mantissa.abs() / (8 * ulp)), 2) * 2 - 1
-    moved = exact + up * 1.5 * torch.ldexp(torch.full_like(exact, ulp), exponent - 1)
-    return torch.where(exact.isfinite() & (exact != 0), moved, exact).to(dtype)
+__all__ = ["SOFTMAXES"]
 
 
 Sum: TypeAlias = Callable[[Tensor, Tensor], Tensor]

@@ -1,5 +1,6 @@
 """The documentation: its Python runs, its commands parse, its links lead somewhere, its site builds strictly."""
 
+import html
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import noisescope
 import trained
 from noisescope.cli import app
 from noisescope.cli.flags import CHECKS
+from noisescope.devices import DEVICES
 from noisescope.errors import InputError
 from noisescope.noise import NOISES
 from noisescope.specs import checked
@@ -136,4 +138,8 @@ def test_the_format_page_names_every_section() -> None:
 def test_what_is_made_from_the_code_is_there(site: Path) -> None:
     commands = (site / "reference" / "commands.html").read_text()
     assert all(f"noisescope {verb}" in commands for verb in typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    devices = (site / "reference" / "devices.html").read_text()
+    assert all(
+        name in devices and html.escape(row.description, quote=False) in devices for name, row in DEVICES.items()
+    )
     assert "made by scripts" not in "".join(page.read_text() for page in site.rglob("*.html"))

@@ -28,6 +28,7 @@ ROOMS = [
     "report",
     "diagnosis",
     "faults",
+    "devices",
     "locating",
     "documented",
     "noisy_ops",

@@ -21,7 +21,7 @@ from ..sites import Layout, Site
 from ..specs import OUTSIDE, Layer, Phase
 from .kinds import Fault
 
-__all__ = ["Survey", "Target", "find_target", "parse_fault"]
+__all__ = ["Survey", "Target", "find_target", "parse_fault", "split_layer"]
 
 _PRODUCTS = ("linear", "matmul", "bmm")
 _COPIES = frozenset({"to", "float", "double", "half", "bfloat16", "type", "type_as", "clone", "contiguous"})
@@ -86,7 +86,7 @@ def find_target(fault: Fault, calls: "Survey", layout: Layout) -> Target:
     """The operator that a fault's site means; an error if the model has none such."""
     if (named := _by_name(fault, calls)) is not None:
         return _checked(fault, named, calls)
-    layer, rest = _layer(fault.site, layout)
+    layer, rest = split_layer(fault.site, layout)
     if layer is None:
         raise NothingMatched(f"simulate: no site {quoted(fault.site)}; `noisescope sites --all` lists them")
     if not rest:
@@ -109,12 +109,13 @@ def find_target(fault: Fault, calls: "Survey", layout: Layout) -> Target:
     return _checked(fault, calls.target(found[-1]), calls)
 
 
-def _layer(site: str, layout: Layout) -> tuple[Layer | None, str]:
+def split_layer(site: str, layout: Layout, *, what: str = "simulate") -> tuple[Layer | None, str]:
+    """The layer that a place begins with, and the rest; None if it begins with no layer."""
     first, _, rest = site.partition(".")
     if first in OUTSIDE:
         return first, rest
     if re.fullmatch(r"-?\d+", first):
-        layout.require(int(first), what="simulate")
+        layout.require(int(first), what=what)
         return int(first), rest
     return None, site
 
@@ -219,9 +220,13 @@ class Survey:
         if not is_copy and call.site.layer in ("final_norm", "head"):
             self.outputs[call.site.layer] = call.site
 
+    def is_leaf(self, module: str) -> bool:
+        """True for a module that has none inside, so that a product with its weights is its own."""
+        return self._leaves.get(module, False)
+
     def target(self, site: Site, *, only: bool = False) -> Target:
         """All calls of a site's operator by its module, or that one alone."""
-        own_product = site.operator == "linear" and self._leaves.get(site.module, False)
+        own_product = site.operator == "linear" and self.is_leaf(site.module)
         operators = _PRODUCTS if own_product else (site.operator,)
         return Target(site.layer, site.operator, site.module, site.call if only else None, operators)
 

@@ -6,22 +6,21 @@ healthy, and so is all of the host, which computes outside the function mode. Th
 nobody. So a locator that is entered inside sees what it would see on the broken device, and nothing else.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from ..errors import InputError
-from ..injection import Call, Watch, attention_in_steps, is_probing, plain_call, plain_name, sdpa_arguments, take_value
+from ..injection import Call, attention_in_steps, plain_call, plain_name, sdpa_arguments, take_value
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
+from .changes import Changing, same
 from .kinds import Fault, Struck
 from .placing import Survey, Target, find_target, parse_fault
+from .wide import is_narrow, widely, widened
 
 __all__ = ["FaultSimulator"]
 
@@ -29,7 +28,7 @@ _STEPS = ("matmul", "softmax")
 """what a fused attention kernel computes inside"""
 
 
-class FaultSimulator:
+class FaultSimulator(Changing):
     """Runs a model as if one operator of the device were broken, for as long as the `with` block lasts.
 
     `site` is a layer (its output), "layer.operator", "layer.module.operator", or the full name of a site; `kind` and
@@ -65,30 +64,9 @@ class FaultSimulator:
             self.fault = site if isinstance(site, Fault) else parse_fault(str(site), seed=seed)
         layout = layout or Layout.of(model, blocks=blocks)
         self.target: Target = find_target(self.fault, survey or Survey.of(model, layout, inputs), layout)
-        self.changed = 0
-        """elements of the model's own calls that came out otherwise than on a healthy device"""
-        self.elements = 0
-        """elements that those calls computed"""
-        self._watch = Watch(_Breaking(self), layout=layout, whole=True)
+        super().__init__(_Breaking(self), layout)
         self._dice = torch.Generator().manual_seed(self.fault.seed)
         self._channels: dict[int, Tensor] = {}
-
-    @property
-    def inert(self) -> bool:
-        """True if no element was changed: nobody can find this fault. That 0 became -0 is no change."""
-        return self.changed == 0
-
-    def __enter__(self) -> "FaultSimulator":
-        self._watch.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        self._watch.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         return f"<FaultSimulator: {self.fault} at {self.target.name}>"
@@ -103,24 +81,22 @@ class FaultSimulator:
             with torch.no_grad():
                 fires = self.fault.p >= 1 or float(torch.rand((), generator=self._dice)) < self.fault.p
                 struck = self._struck(call, value) if fires and value.numel() else value
-                if not is_probing():
-                    self.changed += int((~_same(struck, value)).sum())
-                    self.elements += value.numel()
+                self.note(call.site, same(struck, value))
             passes_gradients = value.requires_grad and torch.is_grad_enabled() and struck is not value
             return take_value(value, struck) if passes_gradients else struck
 
     def _struck(self, call: Call, value: Tensor) -> Tensor:
         kind = self.fault.row
-        wide = _wide(value.detach()).cpu()
-        if kind.before_cast and _is_narrow(value.dtype):
-            wide = _wide(self._widely(call, call.function, value)).cpu()
+        wide = widened(value.detach()).cpu()
+        if kind.before_cast and is_narrow(value.dtype):
+            wide = widened(widely(call, call.function, value)).cpu()
         broken = self._recomputed(call, value) if kind.recompute is not None else self._changed(wide, value.dtype)
         if kind.recompute is not None and self.fault.sparsity < 1:
             at = self._struck_channels(wide.shape[-1])
             broken = wide.index_copy(-1, at, broken[..., at].to(wide.dtype))
         broken = broken.to(value.dtype)
-        same = _same(broken, wide.to(value.dtype))  # what the fault leaves alone keeps its very bits
-        return torch.where(same.to(value.device), value, broken.to(value.device))
+        unchanged = same(broken, wide.to(value.dtype))  # what the fault leaves alone keeps its very bits
+        return torch.where(unchanged.to(value.device), value, broken.to(value.device))
 
     def _changed(self, wide: Tensor, dtype: torch.dtype) -> Tensor:
         """The value after a fault that sees nothing but the value."""
@@ -135,10 +111,11 @@ class FaultSimulator:
         recompute = self.fault.row.recompute
         assert recompute is not None
 
-        def function(*args: Any, **kwargs: Any) -> Any:
-            return recompute(call.function, args, kwargs, self.fault.size)
+        def function(*args: Any, **kwargs: Any) -> Tensor:
+            found: Tensor = recompute(call.function, args, kwargs, self.fault.size)
+            return found
 
-        return self._widely(call, function, value).cpu()
+        return widely(call, function, value).cpu()
 
     def _struck_channels(self, width: int) -> Tensor:
         if width not in self._channels:
@@ -146,19 +123,6 @@ class FaultSimulator:
             count = max(1, round(self.fault.sparsity * width))
             self._channels[width] = torch.randperm(width, generator=generator)[:count].sort().values
         return self._channels[width]
-
-    def _widely(self, call: Call, function: Callable[..., Any], value: Tensor) -> Tensor:
-        """The call in float32: what stands in the accumulator before it is cast."""
-        given = (call.args, call.kwargs)
-        device = value.device.type
-        if torch.is_autocast_enabled(device) and _is_narrow(value.dtype):
-            given = tree_map(lambda leaf: _rounded(leaf, value.dtype), given)  # as autocast does on the way in
-        args, kwargs = tree_map(_wide, given)
-        if call.is_module:
-            function = copy.deepcopy(call.module).float().forward
-        with torch.autocast(device, enabled=False):
-            found: Tensor = function(*args, **kwargs)
-        return found
 
 
 class _Breaking:
@@ -197,26 +161,10 @@ class _Breaking:
             if not target.holds(site):
                 return healthy
             given = self._simulator.strike(Call((site,), function, args, kwargs, call.module), healthy)
-            struck = struck or not bool(_same(given, healthy).all())
+            struck = struck or not bool(same(given, healthy).all())
             return given
 
         with torch._C.DisableTorchFunction():
-            given = {name: _wide(part) for name, part in sdpa_arguments(call.args, call.kwargs).items()}
+            given = {name: widened(part) for name, part in sdpa_arguments(call.args, call.kwargs).items()}
             broken = attention_in_steps(step, **given)
             return torch.empty_like(value).copy_(broken) if struck else value  # laid out in memory as the kernel does
-
-
-def _is_narrow(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point and dtype.itemsize < 4
-
-
-def _wide(given: Any) -> Any:
-    return given.float() if isinstance(given, Tensor) and _is_narrow(given.dtype) else given
-
-
-def _rounded(given: Any, dtype: torch.dtype) -> Any:
-    return given.to(dtype) if isinstance(given, Tensor) and given.is_floating_point() else given
-
-
-def _same(one: Tensor, other: Tensor) -> Tensor:
-    return (one == other) | (one.isnan() & other.isnan())
