@@ -38,7 +38,7 @@ from torch import nn
 from noisescope.errors import InputError, NothingMatched
 from noisescope.faults import FAULTS, Fault, Survey
 from noisescope.locating import locate
-from noisescope.locating.prompts import open_prompts
+from noisescope.diagnosis.prompts import open_prompts
 from noisescope.models import load
 from noisescope.sites import Layout
 

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from noisescope.faults import Fault
 from noisescope.locating import locate
-from noisescope.locating.prompts import open_prompts
+from noisescope.diagnosis.prompts import open_prompts
 from noisescope.locating.srdd import PROMPTS
 
 HERE = Path(__file__).parent

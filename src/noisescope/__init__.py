@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .capturing import Capture as Capture
     from .capturing import capture as capture
+    from .comparing import Comparison as Comparison
+    from .comparing import Gate as Gate
+    from .comparing import Vote as Vote
+    from .comparing import compare as compare
+    from .comparing import compare_many as compare_many
+    from .comparing import validate_migration as validate_migration
+    from .devices import emulate as emulate
     from .diagnosis import ActivationCapture as ActivationCapture
     from .diagnosis import ChannelOutlierDetector as ChannelOutlierDetector
     from .diagnosis import diagnose as diagnose
@@ -59,6 +66,10 @@ if TYPE_CHECKING:
     from .report import Report as Report
     from .specs import DiagnosisSpec as DiagnosisSpec
     from .store import Journal as Journal
+    from .traces import Trace as Trace
+    from .traces import load_trace as load_trace
+    from .traces import trace as trace
+    from .traces import tracing as tracing
 
 __version__ = "0.1.0"
 
@@ -68,8 +79,10 @@ _HOMES = {
     "BitFlip": "noise",
     "Capture": "capturing",
     "ChannelOutlierDetector": "diagnosis",
+    "Comparison": "comparing",
     "DiagnosisSpec": "specs",
     "FaultSimulator": "faults",
+    "Gate": "comparing",
     "Injection": "injection",
     "IntegratedDiagnostic": "documented",
     "Journal": "store",
@@ -80,10 +93,14 @@ _HOMES = {
     "Report": "report",
     "StuckAt": "noise",
     "SystematicBias": "noise",
+    "Trace": "traces",
     "Uniform": "noise",
     "Verdict": "locating",
+    "Vote": "comparing",
     "capture": "capturing",
     "capture_layer_output": "documented",
+    "compare": "comparing",
+    "compare_many": "comparing",
     "compute_correlation": "measure.metrics",
     "compute_gradient_ratio": "measure.metrics",
     "compute_kl_divergence": "measure.metrics",
@@ -95,11 +112,13 @@ _HOMES = {
     "compute_sparsity": "measure.metrics",
     "correlate_layer_and_channel_sensitivity": "measure.cross_checks",
     "diagnose": "diagnosis",
+    "emulate": "devices",
     "estimate_fim_diagonal": "measure.fisher",
     "estimate_hessian_trace": "measure.hessian",
     "find_critical_threshold": "documented",
     "identify_avalanche_points": "diagnosis",
     "inject": "injection",
+    "load_trace": "traces",
     "locate": "locating",
     "make_noise": "noise",
     "map_sensitivity": "diagnosis",
@@ -108,7 +127,10 @@ _HOMES = {
     "plot_sensitivity_heatmap": "documented",
     "sliding_window_diagnosis": "documented",
     "survey": "injection",
+    "trace": "traces",
+    "tracing": "traces",
     "validate_metric_correlations": "measure.cross_checks",
+    "validate_migration": "comparing",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, kept beside where each lives

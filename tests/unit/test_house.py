@@ -29,6 +29,8 @@ ROOMS = [
     "diagnosis",
     "faults",
     "devices",
+    "traces",
+    "comparing",
     "locating",
     "documented",
     "noisy_ops",

@@ -53,7 +53,7 @@ _CHECKS = {
     "runs": whole(1),
     "precision_mode": optional(text),
 }
-_FIELDS = ("method", "budget", "runs", "simulate", "precision_mode", "data", "seed", "blocks")
+_FIELDS = ("method", "budget", "runs", "simulate", "reference", "precision_mode", "data", "seed", "blocks")
 """what errors of the library may begin with"""
 
 
@@ -83,6 +83,10 @@ def locate(
     precision_mode: Annotated[
         str | None, typer.Option(help="What the device does otherwise by contract, such as tf32.")
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="A trace of the model on a good device: compare with it too.", metavar="<file>"),
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="Text, JSONL or parquet file to take two rows from; none: a built-in text.")
     ] = None,
@@ -106,9 +110,11 @@ def locate(
         from ..faults import parse_fault
         from ..locating import locate as run
         from ..measure.sources import require_file
+        from ..traces import load_trace
 
         if data is not None:
             flag("--data", require_file, data)
+        good = flag("--reference", load_trace, reference) if reference is not None else None
         faults = [flag("--simulate", lambda given: parse_fault(given, seed=seed), given) for given in simulate or ()]
         loaded = load_model(
             model, dtype=dtype, device=device, attn=attn, tokenizer=tokenizer, trust_remote_code=trust_remote_code
@@ -124,6 +130,7 @@ def locate(
                 simulate=faults,
                 precision_mode=precision_mode,
                 checkpoint=_checkpoint(loaded),
+                reference=good,
                 blocks=blocks,
                 seed=seed,
                 name=loaded.name,

@@ -16,7 +16,7 @@ from ..specs import OUTSIDE, Layer
 from ..traces import Trace
 from .judging import Judged, find_first, same_kernels
 
-__all__ = ["LayerRow", "blame"]
+__all__ = ["LayerRow", "blame", "layers_of"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def blame(
     free: Sequence[Judged], fed: Sequence[Judged], first: Judged | None, a: Trace, b: Trace
 ) -> tuple[LayerRow, ...]:
     """The layers in their order."""
-    ours, own = _by_layer(free), _by_layer(fed)
+    ours, own = layers_of(free), layers_of(fed)
     alike = first is not None and _mostly_same_bits(own, a, b)
     rows: list[LayerRow] = []
     for layer, sites in ours.items():
@@ -82,7 +82,7 @@ def _inherits(*, fed: bool) -> str:
     return "amplifier" if fed else "unknown"
 
 
-def _by_layer(sites: Sequence[Judged]) -> dict[Layer, list[Judged]]:
+def layers_of(sites: Sequence[Judged]) -> dict[Layer, list[Judged]]:
     """Forward sites, or gradients where there is nothing else, in the layers' order."""
     found: dict[Layer, list[Judged]] = {}
     for site in sites:

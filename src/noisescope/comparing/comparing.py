@@ -27,6 +27,7 @@ def compare(
     *,
     names: Mapping[str, str] | str | Path | None = None,
     report: Report | None = None,
+    fed: bool = True,
 ) -> Comparison:
     """How a suspect's trace differs from the reference's, judged by the reference's noise floor.
 
@@ -35,6 +36,7 @@ def compare(
         suspect: of the same model and tokens. Made with `inputs_from=reference` it also tells sources from amplifiers.
         names: modules of the suspect -> what the reference calls them, or a JSON file of these (see `names`).
         report: a diagnosis of the model, to rank the sources by what they cost.
+        fed: look at the suspect's run with the reference's inputs, if it has one.
     """
     a, b = opened(reference), opened(suspect)
     rename = _rename(names)
@@ -44,22 +46,22 @@ def compare(
     if not pairing.pairs:
         raise InputError(f"{a.name or 'the first trace'} and {b.name or 'the second'}: have no site in common")
     free = _judged(pairing, a, b, yardstick)
-    fed = _fed(a, b, yardstick, rename)
+    own = _fed(a, b, yardstick, rename) if fed else ()
     first = find_first(free, a, b)
-    layers = blame(free, fed, first, a, b)
+    layers = blame(free, own, first, a, b)
     sections = sections_of(
         a,
         b,
         differences=differences(a, b),
         pairing=pairing,
         sites=free,
-        fed=fed,
+        fed=own,
         first=first,
         layers=layers,
-        repairs=rank_repairs(layers, fed, report) if report is not None else (),
+        repairs=rank_repairs(layers, own, report) if report is not None else (),
         unit=yardstick.unit if yardstick is not None else None,
     )
-    return Comparison(a, b, free, fed, first, layers, sections)
+    return Comparison(a, b, free, own, first, layers, sections)
 
 
 def opened(trace: Trace | str | Path) -> Trace:

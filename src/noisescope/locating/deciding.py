@@ -5,9 +5,11 @@ from typing import Any
 
 from torch import nn
 
+from ..comparing import Comparison
 from ..faults import FaultSimulator
 from ..sites import Layout
 from .precision import FLUSH, MODES, NEARLY_ALL
+from .reference import against_reference, evidence_of_reference
 from .rounding import FALSE_ALARMS
 from .sections import sections_of, site_section
 from .sentences import against, evidence_of
@@ -27,6 +29,7 @@ def decide(
     model: nn.Module,
     layout: Layout,
     simulators: Sequence[FaultSimulator] = (),
+    reference: Comparison | None = None,
 ) -> Verdict:
     """The verdict on what was traced; `config` says what was asked for."""
     rows = tracer.rows
@@ -39,11 +42,17 @@ def decide(
         modes.append(f"flush: {flushed} numbers too small to be normal came as 0")
     suspects = _suspects(off)
     suspects += [_memory(changed) for changed in (weights.changed if weights else ())]
+    if reference is not None and not mode:  # a mode of less precision diverges everywhere
+        known = {suspect.module for suspect in suspects}
+        suspects += [one for one in against_reference(reference) if one.module not in known]
     missing, not_covered = _missing(tracer, plan), _not_covered(tracer, plan, config["method"], weights)
     outcome: Outcome = "faulty" if suspects else "inconclusive" if missing else "healthy"
     base = tracer.work.get("trace") or 1.0
     spent = {stage: done / base for stage, done in tracer.work.items()}
     evidence = tuple(evidence_of(rows, plan, weights, spent))
+    if reference is not None:
+        evidence += (evidence_of_reference(reference),)
+        spent["reference"] = evidence[-1].forwards
     judged = [row.ratio for row in rows if row.ratio is not None and not row.excused]
     changing = [row.site.name for row in rows if row.differing and not row.faulty]
     sections = sections_of(

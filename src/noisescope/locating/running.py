@@ -15,15 +15,17 @@ from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import is_finite, non_finite
 from ..diagnosis.accepting import refuse_training
+from ..diagnosis.prompts import ROWS, open_prompts
 from ..errors import InputError, unknown_name
 from ..faults import Fault, FaultSimulator, Survey, parse_fault
 from ..injection import Watch
 from ..injection.survey import kept_inputs
 from ..sites import Layout
+from ..traces import Trace, load_trace
 from .deciding import decide
 from .device import Device
 from .precision import FLUSH, MODES
-from .prompts import ROWS, open_prompts
+from .reference import compare_with
 from .sections import shape_of
 from .srdd import PROMPTS, rank_layers
 from .tracing import Plan, Row, Tracer
@@ -49,6 +51,7 @@ def locate(
     simulate: str | Fault | Iterable[str | Fault] = (),
     precision_mode: str | None = None,
     checkpoint: str | Path | None = None,
+    reference: Trace | str | Path | None = None,
     blocks: str | None = None,
     seed: int = 0,
     name: str | None = None,
@@ -70,6 +73,8 @@ def locate(
         simulate: faults to put into the device, as `FaultSimulator` takes them or "kind:magnitude@layer.operator".
         precision_mode: what the device's products are known to do otherwise, such as `tf32` (see `precision`).
         checkpoint: directory or safetensors file that the weights came from, to see whether memory holds them still.
+        reference: a trace of the same model on a good device, or its file: this device runs on its tokens too, and is
+            compared with it. One with inputs tells the layers that add an error from those that inherit it.
         blocks: where the blocks are, if they are not found.
     """
     if method not in METHODS:
@@ -83,6 +88,7 @@ def locate(
     refuse_training(model)
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
+    good = load_trace(reference) if isinstance(reference, (str, Path)) else reference
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
     survey = Survey.of(model, layout, inputs) if faults else None
     simulators = [FaultSimulator(model, fault, layout=layout, survey=survey) for fault in faults]
@@ -103,6 +109,9 @@ def locate(
             )
         plan = _plan(method, budget, runs)
         tracer, finite = _trace(model, inputs, layout, plan, tell)
+        compared = None
+        if good is not None:
+            compared = compare_with(good, model, checkpoint=checkpoint, blocks=blocks, progress=tell)
     changed = compare_weights(model, layout, checkpoint) if checkpoint is not None else None
     config = {
         "model": name or type(model).__name__,
@@ -111,9 +120,19 @@ def locate(
         "budget": budget,
         "precision_mode": precision_mode,
         "shape": shape_of(inputs),
+        "reference": good.name or "a trace" if good is not None else None,
         "seed": seed,
     }
-    verdict = decide(tracer, plan, config=config, weights=changed, model=model, layout=layout, simulators=simulators)
+    verdict = decide(
+        tracer,
+        plan,
+        config=config,
+        weights=changed,
+        model=model,
+        layout=layout,
+        simulators=simulators,
+        reference=compared,
+    )
     if verdict.outcome != "faulty" and not finite:
         raise non_finite("the model", model, inputs, layout=layout)
     return verdict

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..capturing.finite import is_finite
+from ..diagnosis.prompts import open_prompts
 from ..errors import InputError, ModelError, NonFinite
 from ..faults import FaultSimulator
 from ..injection import Injection
@@ -37,7 +38,6 @@ from ..operators import OPERATORS
 from ..sites import Layout
 from ..specs import Layer, Selection
 from .host import on_host
-from .prompts import open_prompts
 from .sections import sections_of, shape_of
 from .verdict import Evidence, Verdict
 

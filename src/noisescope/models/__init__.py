@@ -12,6 +12,7 @@ __all__ = [
     "cache_directory",
     "cached_models",
     "default_path",
+    "digest_of",
     "fetch_default",
     "is_fetched",
     "load",
@@ -26,4 +27,4 @@ from .default import (
     is_fetched,
 )
 from .listing import CachedModel, cached_models
-from .loading import DTYPES, LoadedModel, load
+from .loading import DTYPES, LoadedModel, digest_of, load

@@ -5,10 +5,10 @@
 ('SmolLM2-135M-Instruct', 'default')
 """
 
-__all__ = ["DTYPES", "LoadedModel", "load"]
+__all__ = ["DTYPES", "LoadedModel", "digest_of", "load"]
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -47,10 +47,15 @@ class LoadedModel:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the weight file, before any cast; of several files, that of their digests in name order."""
-        digests = [store.sha256(file) for file in self.weights]
-        if len(digests) == 1:
-            return digests[0]
-        return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        return digest_of(self.weights)
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """The SHA-256 of a file, or of several files' digests in their order."""
+    digests = [store.sha256(file) for file in files]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def load(

@@ -7,7 +7,8 @@ with the trace (`floor`), and the hidden states that a suspect is fed with are k
 
 from .file import load_trace, save_trace
 from .heads import SiteHead, TraceHead
+from .own import Tracing, tracing
+from .recorded import Trace
 from .running import trace
-from .trace import Trace
 
-__all__ = ["SiteHead", "Trace", "TraceHead", "load_trace", "save_trace", "trace"]
+__all__ = ["SiteHead", "Trace", "TraceHead", "Tracing", "load_trace", "save_trace", "trace", "tracing"]

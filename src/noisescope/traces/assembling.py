@@ -12,10 +12,10 @@ from .floor import FACTOR, Floors
 from .heads import FORMAT, QUANTILES, FloorHead, SiteHead, TraceHead
 from .hidden import Hidden
 from .identity import Witness, environment_of, structure_of
+from .recorded import Trace
 from .recorder import Recorder, Row
 from .sampling import SLOTS, positions
 from .sketch import BUCKETS
-from .trace import Trace
 
 __all__ = ["Made", "assemble"]
 
@@ -26,6 +26,7 @@ class Made:
 
     free: Recorder
     witness: Witness
+    ids: tuple[dict[str, Tensor], ...] = ()
     fed: Recorder | None = None
     hidden: Hidden | None = None
     inputs_from: Trace | None = None
@@ -94,6 +95,7 @@ def assemble(
         tuple(torch.from_numpy(positions(seed, sizes)) for sizes in lists),
         {number: _reader(row.full) for number, (_, row) in enumerate(rows) if row.full},
         {number: _reader(states) for number, states in enumerate(made.hidden.passes)} if made.hidden else {},
+        made.ids,
     )
 
 

@@ -3,13 +3,15 @@
     sketch          sites x 2039, float32
     sample          sites x 1024, float32 or float64
     positions/K     1024 x 2, int64: call and element of each slot
+    ids/B/NAME      token ids, masks and other whole numbers that batch B was run on
     full/N/C        value of site N at its call C, in its own dtype, if kept
     hidden/P/B      of pass P: what the first block was given (B = 0), what block B - 1 returned, if kept
 
 Nothing in a file is executed, and nothing is believed before it was checked: kinds, shapes, and a digest of it all.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -28,9 +30,9 @@ from ..errors import InputError, quoted
 from ..store.encoding import decode, encode_line
 from ..store.packing import unpack
 from .heads import FORMAT, TraceHead
+from .recorded import Trace
 from .sampling import SLOTS
 from .sketch import BUCKETS
-from .trace import Trace
 
 __all__ = ["digest_of", "load_trace", "save_trace"]
 
@@ -43,6 +45,8 @@ def save_trace(trace: Trace, path: str | Path) -> Path:
     """Writes a trace; the file is there whole, or not at all."""
     home = Path(path)
     tensors = {"sketch": trace.sketch, "sample": trace.sample, **_named(trace)}
+    for number, given in enumerate(trace.ids):
+        tensors |= {f"ids/{number}/{name}": tensor.contiguous() for name, tensor in given.items()}
     for number, values in trace.full.items():
         tensors |= {f"full/{number}/{at}": tensor.contiguous() for at, tensor in enumerate(values())}
     for number, states in trace.hidden.items():
@@ -119,7 +123,15 @@ def _read(home: Path, file: Any, head: TraceHead) -> Trace:
     hidden = {
         number: partial(_states, home, number) for number in range(len(head.passes)) if f"hidden/{number}/0" in shapes
     }
-    return Trace(head, sketch, sample, tuple(positions), full, hidden, home.name)
+    return Trace(head, sketch, sample, tuple(positions), full, hidden, _ids(file, shapes), home.name)
+
+
+def _ids(file: Any, shapes: Iterable[str]) -> tuple[dict[str, Tensor], ...]:
+    found: dict[int, dict[str, Tensor]] = {}
+    for key in shapes:
+        if match := re.fullmatch(r"ids/(\d{1,6})/(\w{1,64})", key, re.ASCII):
+            found.setdefault(int(match[1]), {})[match[2]] = file.get_tensor(key)
+    return tuple(found[number] for number in sorted(found))
 
 
 def _values(home: Path, prefix: str, count: int) -> list[Tensor]:

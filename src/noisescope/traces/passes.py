@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_leaves
 
 from ..diagnosis.accepting import data_for
+from ..diagnosis.prompts import open_prompts
 from ..errors import InputError, ModelError
 from ..injection.survey import kept_inputs
-from ..locating.prompts import open_prompts
 from ..measure.generating import window_of
 
 __all__ = ["BATCH", "ROWS", "TOKENS", "OnOutput", "Passes", "open_passes"]
@@ -50,6 +50,18 @@ class Passes:
     def tokens(self) -> int:
         """Of all rows, padding included."""
         return sum(shape[0] * shape[1] for shape in self.shapes if len(shape) > 1)
+
+    @property
+    def ids(self) -> tuple[dict[str, Tensor], ...]:
+        """What is whole numbers in each batch: token ids and masks."""
+        return tuple(
+            {
+                name: one.detach().cpu()
+                for name, one in batch.items()
+                if isinstance(one, Tensor) and not one.is_floating_point()
+            }
+            for batch in self.batches
+        )
 
     def few(self) -> "Passes":
         """The first rows, up to 128 tokens."""

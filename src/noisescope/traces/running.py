@@ -21,10 +21,10 @@ from .floor import Floors, Sketches, measure_floors, units_of
 from .hidden import Hidden
 from .identity import Witness
 from .passes import BATCH, ROWS, OnOutput, Passes, open_passes
+from .recorded import Trace
 from .recorder import Recorder, Wanted
-from .trace import Trace
 
-__all__ = ["Progress", "trace"]
+__all__ = ["Progress", "layout_of", "trace", "wanted_sites"]
 
 Progress = Callable[[str, int], Callable[[], None]]
 
@@ -63,8 +63,8 @@ def trace(
         sites: pattern of site names, a glob or `re:` expression, such as "*.mlp.*"; None for all operators.
         full: keep whole values too, to compare exactly.
         inputs: keep the hidden states between blocks, so that a suspect can be fed with them.
-        inputs_from: a trace with these. The model runs a second time with every block given the reference's input, so
-            that a block's own error can be told from what it inherits.
+        inputs_from: a trace with these, whose tokens are taken too where no prompts are given. The model runs a second
+            time with every layer given the reference's input, so that its own error can be told from what it inherits.
         outputs_only: record the logits alone, for a device that gives nothing else.
         backward: record the gradients of the next-token loss too.
         decode: how many tokens at the end of each row are computed one by one from a cache.
@@ -80,8 +80,10 @@ def trace(
     if backward and (inputs_from is not None or outputs_only):
         raise InputError("backward: gradients cannot be fed, and logits have none; leave out one of the two")
     refuse_training(model)
-    layout = _layout(model, blocks)
+    layout = layout_of(model, blocks)
     passes = None
+    if inputs_from is not None and run is None and prompts is None:
+        prompts, decode = list(inputs_from.ids) or None, inputs_from.head.decode
     if run is None:
         passes = open_passes(
             prompts,
@@ -126,7 +128,7 @@ def _make(job: "_Job", inputs: bool, inputs_from: Trace | None, tell: Progress, 
     witness, hidden = Witness(), Hidden()
     with witness.watching(job.model), hidden.kept(job.layout) if inputs else nullcontext():
         free = job.record(on_batch=tell("recording", job.batches))
-    made = Made(free, witness)
+    made = Made(free, witness, job.passes.ids if job.passes is not None else ())
     if floor and not job.outputs_only:
         made.units = units_of(_dtype(job.model))
         step = tell("noise floor", len(made.units) * (2 if inputs else 1))
@@ -223,7 +225,7 @@ def wanted_sites(sites: str | None, *, backward: bool) -> Wanted:
     return wanted
 
 
-def _layout(model: nn.Module, blocks: str | None) -> Layout:
+def layout_of(model: nn.Module, blocks: str | None) -> Layout:
     """Blocks where there are some; a model without any is recorded all the same."""
     try:
         return Layout.of(model, blocks=blocks)

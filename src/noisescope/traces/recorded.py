@@ -26,6 +26,8 @@ class Trace:
     """number of a site -> the values of its calls, where they were kept"""
     hidden: Mapping[int, Callable[[], dict[int, Tensor]]] = field(default_factory=dict, repr=False)
     """number of a forward pass -> its hidden states, where they were kept"""
+    ids: tuple[Mapping[str, Tensor], ...] = field(default=(), repr=False)
+    """token ids and masks of each batch, by the name of the model's argument"""
     name: str = ""
     """of the file"""
 

@@ -1,4 +1,4 @@
-"""The inputs of a traced pass: two rows of 32 tokens unless somebody has others."""
+"""The inputs of a single pass: two rows of 32 tokens unless somebody has others."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..diagnosis.accepting import data_for, vocabulary_of
 from ..errors import InputError
 from ..measure.generating import window_of
+from .accepting import data_for, vocabulary_of
 
 __all__ = ["ROWS", "TOKENS", "open_prompts"]
 

@@ -1,0 +1,151 @@
+"""validate_migration(): the gate of a move to other hardware. Some layers, some limits, and a yes or no.
+
+A layer passes if the figures at its last operator are within the limits. Where they are estimated, it is their
+interval that decides: passed if all of it is within, failed otherwise.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from ..errors import InputError, NothingMatched, printable
+from ..specs import Layer, parse_layers
+from ..traces import Trace
+from .blaming import layers_of
+from .comparing import compare
+from .comparison import Comparison
+from .estimating import Figure
+from .judging import Judged
+
+__all__ = ["LIMITS", "Gate", "GateRow", "validate_migration"]
+
+LIMITS = {"mape": "max", "mae": "max", "relative_error": "max", "cosine": "min", "sqnr_db": "min"}
+"""metric -> whether its limit is the largest or the smallest that passes"""
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """One limit at one layer."""
+
+    layer: Layer
+    site: str
+    metric: str
+    figure: Figure
+    limit: float
+    passed: bool
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        found = f"{self.figure.value:.4g} [{self.figure.low:.4g}, {self.figure.high:.4g}]"
+        word = "at most" if LIMITS[self.metric] == "max" else "at least"
+        return f"layer {self.layer}: {self.metric} {found}, {word} {self.limit:g} at {self.site}"
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """What the gate says."""
+
+    rows: tuple[GateRow, ...]
+    comparison: Comparison
+
+    @property
+    def passed(self) -> bool:
+        """True if everything is within its limits."""
+        return all(row.passed for row in self.rows)
+
+    @property
+    def exit_code(self) -> int:
+        """0 passed, 1 failed."""
+        return 0 if self.passed else 1
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for row in self.rows:
+            yield f"{'ok    ' if row.passed else 'FAILED'} {row.sentence}"
+        failed = sum(not row.passed for row in self.rows)
+        yield f"{failed} of {len(self.rows)} limits exceeded" if failed else f"passed: {len(self.rows)} limits hold"
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        rows = [{**asdict(row), "sentence": row.sentence} for row in self.rows]
+        return {"schema": "noisescope gate", "version": 1, "passed": self.passed, "rows": rows}
+
+    def to_junit(self) -> str:
+        """JUnit XML, one test case for each limit."""
+        return "\n".join(self._junit()) + "\n"
+
+    def _junit(self) -> Iterator[str]:
+        failed = sum(not row.passed for row in self.rows)
+        counts = f'tests="{len(self.rows)}" failures="{failed}" errors="0"'
+        yield '<?xml version="1.0" encoding="UTF-8"?>'
+        yield f'<testsuites name="noisescope" {counts}>'
+        yield f'  <testsuite name="validate-migration" {counts}>'
+        for row in self.rows:
+            name, site = (_attribute(text) for text in (f"layer {row.layer} {row.metric}", row.site))
+            if row.passed:
+                yield f"    <testcase name={name} classname={site}/>"
+            else:
+                yield f"    <testcase name={name} classname={site}>"
+                yield f"      <failure message={_attribute(row.sentence)}/>"
+                yield "    </testcase>"
+        yield "  </testsuite>"
+        yield "</testsuites>"
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(printable(text))
+
+
+def validate_migration(
+    reference: Trace | str | Path,
+    suspect: Trace | str | Path,
+    *,
+    layers: int | str | Iterable[int | str] | None = None,
+    limits: Mapping[str, float] | None = None,
+    names: Mapping[str, str] | str | Path | None = None,
+) -> Gate:
+    """Whether the suspect's layers are as near to the reference's as somebody asks for.
+
+    Args:
+        reference, suspect: traces or their files, as for `compare`.
+        layers: which layers; None for all.
+        limits: metric -> limit: `mape`, `mae` and `relative_error` at most, `cosine` and `sqnr_db` at least. None: a
+            MAPE of at most 5%.
+        names: as for `compare`.
+    """
+    asked = dict(limits) if limits is not None else {"mape": 0.05}
+    if not asked or (unknown := set(asked) - set(LIMITS)):
+        raise InputError(f"limits: got {sorted(unknown) if asked else 'none'}, expected some of {' '.join(LIMITS)}")
+    comparison = compare(reference, suspect, names=names)
+    found = layers_of(comparison.sites)
+    wanted = parse_layers(layers)
+    for layer in wanted or ():
+        if layer not in found:
+            raise NothingMatched(f"layers: {layer} is not in both traces; there are {_told(found)}")
+    rows = [
+        _row(layer, sites, metric, limit)
+        for layer, sites in found.items()
+        if wanted is None or layer in wanted
+        for metric, limit in asked.items()
+    ]
+    return Gate(tuple(rows), comparison)
+
+
+def _row(layer: Layer, sites: list[Judged], metric: str, limit: float) -> GateRow:
+    last = sites[-1]
+    figure: Figure = getattr(last.metrics, metric)
+    within = figure.high <= limit if LIMITS[metric] == "max" else figure.low >= limit
+    lost = any(site.non_finite[0] != site.non_finite[1] for site in sites)
+    return GateRow(layer, last.site.name, metric, figure, limit, within and not lost)
+
+
+def _told(layers: Iterable[Layer]) -> str:
+    blocks = [layer for layer in layers if isinstance(layer, int)]
+    others = [str(layer) for layer in layers if not isinstance(layer, int)]
+    return " ".join([f"{min(blocks)}-{max(blocks)}"] * bool(blocks) + others)
