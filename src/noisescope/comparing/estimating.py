@@ -4,13 +4,13 @@
     MAE, MAPE, shares within 0.1% and 0.5%    from 1024 sampled elements
     largest error                             at least what was seen, at most the error's norm
 
-MAPE is the mean of |b - a| / |a| over elements of at least 1% of the root mean square: below that a percentage says
-nothing, and the mean over all elements is that of the few nearest to zero.
+MAPE is the mean of |b - a| / |a| over elements of at least a tenth of the root mean square: below that a percentage
+says little, and the mean over all elements is that of the few nearest to zero.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, log10, sqrt
+from math import exp, inf, log10, sqrt
 
 import torch
 from torch import Tensor
@@ -23,8 +23,10 @@ __all__ = ["METRICS", "Figure", "Metrics", "estimate", "exact"]
 _Z = 1.96
 ROUNDING = 2e-7
 """of a sketch, relative to the norm of its value: sums are taken in float32"""
-SMALL = 0.01
+SMALL = 0.1
 """of the root mean square, below which an element has no percentage error"""
+_Z_OF_MEANS = 2.24
+"""errors have long tails: with 1.96 the interval of a mean of 1024 of them covers it in 91 to 94% of cases"""
 
 
 @dataclass(frozen=True)
@@ -169,11 +171,12 @@ def _largest(a: Side, b: Side) -> Figure:
 
 
 def _interval(values: Tensor) -> Figure:
-    """A mean with its interval by the central limit theorem."""
-    if len(values) < 2:
-        return Figure(_mean(values), 0.0, inf) if len(values) else Figure(0.0, 0.0, inf)
-    mean, reach = _mean(values), _Z * float(values.std()) / sqrt(len(values))
-    return Figure(mean, max(mean - reach, 0.0), mean + reach)
+    """A mean of positive numbers with its interval, even on a logarithmic scale: the tail is above."""
+    mean = _mean(values)
+    if len(values) < 2 or not mean:
+        return Figure(mean, 0.0, mean if len(values) > 1 else inf)
+    factor = exp(_Z_OF_MEANS * float(values.std()) / sqrt(len(values)) / mean)
+    return Figure(mean, mean / factor, mean * factor)
 
 
 def _share(hits: int, of: int) -> Figure:

@@ -92,6 +92,7 @@ def rank_layers(
         "budget": None,
         "precision_mode": precision_mode,
         "shape": shape_of(inputs),
+        "reference": None,
         "seed": seed,
     }
     sections = sections_of(

@@ -5,7 +5,7 @@
     positions/K     1024 x 2, int64: call and element of each slot
     ids/B/NAME      token ids, masks and other whole numbers that batch B was run on
     full/N/C        value of site N at its call C, in its own dtype, if kept
-    hidden/P/B      of pass P: what the first block was given (B = 0), what block B - 1 returned, if kept
+    hidden/P/L.K    what layer L was given in pass P, if kept: blocks, then final norms, then heads; K counts arguments
 
 Nothing in a file is executed, and nothing is believed before it was checked: kinds, shapes, and a digest of it all.
 """
@@ -50,7 +50,7 @@ def save_trace(trace: Trace, path: str | Path) -> Path:
     for number, values in trace.full.items():
         tensors |= {f"full/{number}/{at}": tensor.contiguous() for at, tensor in enumerate(values())}
     for number, states in trace.hidden.items():
-        tensors |= {f"hidden/{number}/{at}": tensor.contiguous() for at, tensor in states().items()}
+        tensors |= {f"hidden/{number}/{layer}": tensor.contiguous() for layer, tensor in states().items()}
     text = encode_line({"digest": digest_of(trace), **asdict(trace.head)})
     store.make_directory(home.parent)
     store.atomic_write(home, save(tensors, metadata={KEY: text}))
@@ -120,9 +120,8 @@ def _read(home: Path, file: Any, head: TraceHead) -> Trace:
         for number, site in enumerate(head.sites)
         if f"full/{number}/0" in shapes
     }
-    hidden = {
-        number: partial(_states, home, number) for number in range(len(head.passes)) if f"hidden/{number}/0" in shapes
-    }
+    kept = {int(match[1]) for key in shapes if (match := re.fullmatch(r"hidden/(\d{1,6})/\d{1,6}\.\d{1,3}", key))}
+    hidden = {number: partial(_states, home, number) for number in sorted(kept)}
     return Trace(head, sketch, sample, tuple(positions), full, hidden, _ids(file, shapes), home.name)
 
 
@@ -139,11 +138,11 @@ def _values(home: Path, prefix: str, count: int) -> list[Tensor]:
         return [file.get_tensor(f"{prefix}/{at}") for at in range(count)]
 
 
-def _states(home: Path, number: int) -> dict[int, Tensor]:
+def _states(home: Path, number: int) -> dict[str, Tensor]:
     prefix = f"hidden/{number}/"
     with _opened(home) as file:
-        keys = [key for key in file.keys() if key.startswith(prefix) and key[len(prefix) :].isdecimal()]  # noqa: SIM118
-        return {int(key[len(prefix) :]): file.get_tensor(key) for key in keys}
+        keys = [key for key in file.keys() if key.startswith(prefix)]  # noqa: SIM118 - not a dict
+        return {key.removeprefix(prefix): file.get_tensor(key) for key in keys}
 
 
 @contextmanager

@@ -1,14 +1,14 @@
-"""The hidden states between layers: kept in full by a reference, and fed to a suspect.
+"""The hidden states that layers are given: kept in full by a reference, and fed to a suspect.
 
 A suspect whose every layer is given the reference's input shows, behind each layer, the error of that layer alone: what
-it inherits is taken away. Layers run as they are; what they return is then replaced by what the reference had. Layers
-are here the blocks and the final norms.
+it inherits is taken away. Layers are here the blocks, the final norms and the head. Whatever else of the same width a
+layer is given is fed too: a decoder's block gets the encoder's states.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,82 +18,81 @@ from ..errors import InputError
 from ..injection import forwards_replaced
 from ..sites import Layout
 
-__all__ = ["Hidden", "states_of"]
+__all__ = ["Hidden", "States"]
 
-States = Mapping[int, Tensor]
-"""of one forward pass: what the first block was given is 0, what layer n returned is n + 1"""
+States: TypeAlias = Mapping[str, Tensor]
+"""of one forward pass: layer and number of the argument, "7.0" -> what it was given"""
 
 
 class Hidden:
-    """The hidden states of a run, one list for each forward pass."""
+    """What the layers of a model were given in a run, for each forward pass."""
 
     def __init__(self, passes: Sequence[States] = ()) -> None:
-        self.passes: list[dict[int, Tensor]] = [dict(states) for states in passes]
+        self.passes: list[dict[str, Tensor]] = [dict(states) for states in passes]
 
     def kept(self, layout: Layout) -> AbstractContextManager[None]:
-        """Keeps those of the passes that run inside."""
+        """Keeps what they are given in the passes that run inside."""
         self.passes = []
-        return forwards_replaced({layer: partial(self._keep, at) for at, layer in enumerate(_layers(layout))})
+        step = _Step()
+        return forwards_replaced({layer: partial(self._keep, step, at) for at, layer in enumerate(_layers(layout))})
 
     def fed(self, layout: Layout) -> AbstractContextManager[None]:
-        """Every layer of the passes that run inside is given what it was given in these."""
-        step = _Step(self.passes)
-        return forwards_replaced({layer: partial(step.feed, at) for at, layer in enumerate(_layers(layout))})
+        """Every layer is given in the passes that run inside what it was given in these."""
+        step = _Step()
+        return forwards_replaced({layer: partial(self._feed, step, at) for at, layer in enumerate(_layers(layout))})
 
-    def _keep(self, at: int, forward: Any, *args: Any, **kwargs: Any) -> Any:
-        if at == 0:
-            self.passes.append({0: _copy(_first(args, kwargs))})
-        returned = forward(*args, **kwargs)
-        if self.passes:  # what runs before the first block belongs to no pass
-            self.passes[-1][at + 1] = _copy(_first((returned,), {}))
-        return returned
+    def _keep(self, step: "_Step", at: int, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        if step.begins(at):
+            self.passes.append({})
+        leaves = tree_flatten((args, kwargs))[0]
+        with torch._C.DisableTorchFunction():
+            copies = {f"{at}.{k}": leaves[n].detach().cpu().clone() for k, n in enumerate(_states(leaves))}
+        self.passes[-1] |= copies
+        return forward(*args, **kwargs)
 
-
-def states_of(layout: Layout) -> int:
-    """How many hidden states a forward pass has."""
-    return len(_layers(layout)) + 1
-
-
-def _layers(layout: Layout) -> list[nn.Module]:
-    return [*layout.blocks, *(module for module, layer in layout.layer.items() if layer == "final_norm")]
+    def _feed(self, step: "_Step", at: int, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        step.begins(at)
+        if step.number >= len(self.passes):
+            raise InputError(f"inputs_from: holds {len(self.passes)} forward passes, and this run has more")
+        leaves, shape = tree_flatten((args, kwargs))
+        for k, n in enumerate(_states(leaves)):
+            if (state := self.passes[step.number].get(f"{at}.{k}")) is not None:
+                leaves[n] = _like(state, leaves[n])
+        args, kwargs = tree_unflatten(leaves, shape)
+        return forward(*args, **kwargs)
 
 
 class _Step:
-    """Which pass is being fed."""
+    """Which forward pass is running: a new one begins when a layer runs that has run in this one."""
 
-    def __init__(self, passes: Sequence[States]) -> None:
-        self._passes, self._at = passes, -1
+    def __init__(self) -> None:
+        self.number = -1
+        self._seen: set[int] = set()
 
-    def feed(self, at: int, forward: Any, *args: Any, **kwargs: Any) -> Any:
-        if at == 0:
-            self._at += 1
-            if self._at >= len(self._passes):
-                raise InputError(f"inputs_from: holds {len(self._passes)} forward passes, and this run has more")
-            args, kwargs = _replaced((args, kwargs), self._passes[self._at][0])
-        returned = forward(*args, **kwargs)
-        kept = self._passes[self._at].get(at + 1) if self._at >= 0 else None
-        return returned if kept is None else _replaced(returned, kept)
-
-
-def _first(args: Any, kwargs: Mapping[str, Any]) -> Tensor:
-    found = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    if not found:
-        raise InputError("inputs: a block is given, or returns, no tensor of numbers; its input cannot be kept")
-    return found[0]
+    def begins(self, at: int) -> bool:
+        begins = self.number < 0 or at in self._seen
+        if begins:
+            self.number += 1
+            self._seen = set()
+        self._seen.add(at)
+        return begins
 
 
-def _copy(state: Tensor) -> Tensor:
+def _layers(layout: Layout) -> list[nn.Module]:
+    return [*layout.blocks, *(module for module, layer in layout.layer.items() if layer in ("final_norm", "head"))]
+
+
+def _states(leaves: Sequence[Any]) -> list[int]:
+    """Where the hidden states are: the first tensor of numbers, and others as wide."""
+    found = [
+        at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim
+    ]
+    return [at for at in found if leaves[at].shape[-1] == leaves[found[0]].shape[-1]]
+
+
+def _like(state: Tensor, given: Tensor) -> Tensor:
+    if given.shape != state.shape:
+        got, expected = (tuple(tensor.shape) for tensor in (given, state))
+        raise InputError(f"inputs_from: holds hidden states of shape {expected}, and this run has {got}")
     with torch._C.DisableTorchFunction():
-        return state.detach().cpu().clone()
-
-
-def _replaced(given: Any, state: Tensor) -> Any:
-    """The same structure with its first tensor of numbers replaced, in that one's dtype and on its device."""
-    leaves, shape = tree_flatten(given)
-    at = next(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point())
-    if leaves[at].shape != state.shape:
-        got, expected = (tuple(tensor.shape) for tensor in (leaves[at], state))
-        raise InputError(f"inputs_from: holds hidden states of shape {expected}, and this model has {got}")
-    with torch._C.DisableTorchFunction():
-        leaves[at] = state.to(leaves[at])
-    return tree_unflatten(leaves, shape)
+        return state.to(given)

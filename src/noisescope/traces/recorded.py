@@ -24,7 +24,7 @@ class Trace:
     """slots x 2, call and element; which of these a sample was taken at its site says"""
     full: Mapping[int, Callable[[], list[Tensor]]] = field(default_factory=dict, repr=False)
     """number of a site -> the values of its calls, where they were kept"""
-    hidden: Mapping[int, Callable[[], dict[int, Tensor]]] = field(default_factory=dict, repr=False)
+    hidden: Mapping[int, Callable[[], dict[str, Tensor]]] = field(default_factory=dict, repr=False)
     """number of a forward pass -> its hidden states, where they were kept"""
     ids: tuple[Mapping[str, Tensor], ...] = field(default=(), repr=False)
     """token ids and masks of each batch, by the name of the model's argument"""

@@ -1,7 +1,8 @@
 """What is recorded of one site: exact statistics, the sketch and the sample, folded call by call.
 
 Sums are taken in float32 over 4096 elements and in float64 over those sums; where a variance would drown in its mean,
-or squares leave the range, everything in float64. Elements that are not finite are counted and stand as 0 elsewhere.
+or squares leave the range, everything in float64, around the mean. Elements that are not finite are counted and stand
+as 0 elsewhere.
 """
 
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class SiteTally:
     def __init__(self, seed: int) -> None:
         self._sketch: Tensor | None = None
         self._sample = Sample(seed)
-        self._sums = torch.zeros(2, dtype=torch.float64)
+        self._moments = Moments()
         self._non_finite = 0
         self._low, self._high = torch.inf, -torch.inf
         self._peaks = torch.zeros(0, dtype=torch.float64)
@@ -63,16 +64,15 @@ class SiteTally:
         """Adds one call's value."""
         call = len(self._sample.sizes)
         self._dtype = value.dtype
-        rows = value.reshape(-1, value.shape[-1] if value.ndim else 1)
-        flat = rows.reshape(-1)
+        flat = value.reshape(-1)
         if flat.numel():
-            flat = self._look(rows, flat)
+            flat = self._look(flat.view(-1, value.shape[-1] if value.ndim else 1), flat)
             if self._sketch is None:
                 self._sketch = torch.zeros(BUCKETS, dtype=torch.float64, device=value.device)
             for number, chunk in enumerate(flat.split(CHUNK)):
                 wide = chunk if chunk.dtype == torch.float32 else chunk.float()
                 sketcher.add(self._sketch, wide, call, number)
-                self._sums += _sums(chunk)
+                self._moments = self._moments.joined(_moments(chunk))
         self._sample.fold(flat)
 
     def _look(self, rows: Tensor, flat: Tensor) -> Tensor:
@@ -99,25 +99,23 @@ class SiteTally:
     @property
     def norm(self) -> float:
         """Root of the sum of squares so far."""
-        return float(self._sums[1].sqrt())
+        return self._moments.norm
 
     def read(self) -> SiteRecord:
         """Everything known so far."""
         count = sum(self._sample.sizes)
-        finite = max(count - self._non_finite, 1)
-        total, squares = self._sums.tolist()
-        mean = total / finite
+        moments = self._moments.without_zeros(self._non_finite)
         order = self._peaks.argsort(descending=True, stable=True)[:TOP].tolist()
         values = self._sample.values
         wide = torch.float64 if self._dtype == torch.float64 else torch.float32
         return SiteRecord(
             count=count,
             non_finite=self._non_finite,
-            mean=mean,
-            std=max(squares / finite - mean * mean, 0.0) ** 0.5,
+            mean=moments.mean,
+            std=moments.std,
             min=self._low if count else 0.0,
             max=self._high if count else 0.0,
-            norm=squares**0.5,
+            norm=self.norm,
             bits=f"{self._bits:016x}",
             sizes=self._sample.sizes,
             width=len(self._peaks),
@@ -127,17 +125,53 @@ class SiteTally:
         )
 
 
-def _sums(chunk: Tensor) -> Tensor:
-    """Sum and sum of squares, float64 on the CPU."""
-    if chunk.dtype == torch.float64:
-        return torch.stack([chunk.sum(), chunk.square().sum()]).cpu()
-    wide = chunk if chunk.dtype == torch.float32 else chunk.float()
-    found = torch.stack([_sum(wide), _sum(wide * wide)]).cpu()
-    total, squares = found.tolist()
-    if not isfinite(squares) or total * total > 100 * squares * chunk.numel() / 101 or 0 < squares < 1e-30:
-        double = chunk.double()
-        return torch.stack([double.sum(), double.square().sum()]).cpu()
-    return found
+@dataclass(frozen=True)
+class Moments:
+    """Number, mean and sum of squares around the mean, of numbers that may be seen in parts."""
+
+    count: int = 0
+    mean: float = 0.0
+    around: float = 0.0
+
+    @property
+    def std(self) -> float:
+        """Of the population."""
+        return (max(self.around, 0.0) / self.count) ** 0.5 if self.count else 0.0
+
+    @property
+    def norm(self) -> float:
+        """Root of the sum of squares around zero."""
+        return max(self.around + self.count * self.mean * self.mean, 0.0) ** 0.5
+
+    def joined(self, other: "Moments") -> "Moments":
+        """Of both parts together."""
+        count = self.count + other.count
+        if not count:
+            return self
+        apart = other.mean - self.mean
+        mean = self.mean + apart * other.count / count
+        return Moments(count, mean, self.around + other.around + apart * apart * self.count * other.count / count)
+
+    def without_zeros(self, zeros: int) -> "Moments":
+        """Of the same numbers without so many zeros."""
+        if not zeros or zeros >= self.count:
+            return self if not zeros else Moments()
+        count = self.count - zeros
+        mean = self.mean * self.count / count
+        return Moments(count, mean, self.around + self.count * self.mean**2 - count * mean**2)
+
+
+def _moments(chunk: Tensor) -> Moments:
+    n = chunk.numel()
+    if chunk.dtype != torch.float64:
+        wide = chunk if chunk.dtype == torch.float32 else chunk.float()
+        total, squares = torch.stack([_sum(wide), _sum(wide * wide)]).tolist()
+        around = squares - total * total / n
+        if isfinite(squares) and around > 0.01 * squares and squares > 1e-30:
+            return Moments(n, total / n, around)
+    double = chunk.double()
+    mean = float(double.mean())
+    return Moments(n, mean, float((double - mean).square().sum()))
 
 
 def _sum(chunk: Tensor) -> Tensor:
