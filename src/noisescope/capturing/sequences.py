@@ -1,8 +1,9 @@
 """Which rows of a value belong to which sequence, and which of them are padding.
 
 A value inside a block has one row of channels for each token that entered the block, as `rows x tokens x channels` or
-with the first two flattened into one (GPT-2). Experts are given tokens regrouped, and attention's products are laid
-out by head: their rows are nobody's in particular. Padding is what the attention mask says that the model was called
+with the first two flattened into one (GPT-2). Experts are given tokens regrouped: their rows are nobody's in
+particular. Attention's products are laid out by head, `rows x heads x tokens x channels` or with the first two
+flattened, and have no channels of a token; their padding can be left out all the same (`real_tokens`). Padding is what the attention mask says that the model was called
 with, by keyword or by position; the call is looked up, since torch does not tell its process-wide hooks of keywords.
 """
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from ..injection.scope import Frame
 from ..sites import Layout
 
-__all__ = ["Masks", "Sequences", "grouped_modules", "sequences_of"]
+__all__ = ["Masks", "Sequences", "grouped_modules", "real_tokens", "sequences_of"]
 
 _MASK = "attention_mask"
 
@@ -87,13 +88,33 @@ def _is_stacked(module: nn.Module) -> bool:
 
 def sequences_of(value: Tensor, frames: Sequence[Frame], step: int, masks: Masks) -> Sequences | None:
     """How the rows of a value that was just computed belong to sequences; None if they do not, or nobody can tell."""
+    found = _entered(value, frames, step, masks)
+    if found is None or value.shape[:-1] not in ((found.rows, found.tokens), (found.rows * found.tokens,)):
+        return None
+    return found
+
+
+def real_tokens(value: Tensor, frames: Sequence[Frame], step: int, masks: Masks) -> Tensor:
+    """A value without its padding, as far as anybody can tell: laid out by token, or by head and token."""
+    found = _entered(value, frames, step, masks)
+    if found is None or found.padding is None:
+        return value
+    rows, tokens = found.rows, found.tokens
+    if value.shape[:-1] in ((rows, tokens), (rows * tokens,)):
+        return found.without_padding(value)
+    by_head = value.unflatten(0, (rows, -1)) if value.ndim == 3 and value.shape[0] % rows == 0 else value
+    if by_head.ndim != 4 or (by_head.shape[0], by_head.shape[2]) != (rows, tokens):
+        return value
+    return found.without_padding(by_head.transpose(1, 2).flatten(2))
+
+
+def _entered(value: Tensor, frames: Sequence[Frame], step: int, masks: Masks) -> Sequences | None:
+    """The sequences that entered the block, or that a value outside of blocks has."""
     block = next((index for index, frame in enumerate(frames) if frame.is_block), len(frames))
     shape = frames[block].hidden if block < len(frames) else value.shape
-    if shape is None or len(shape) != 3:
+    if shape is None or len(shape) != 3 or not shape[0] * shape[1]:
         return None
     rows, tokens = shape[:2]
-    if not rows * tokens or value.shape[:-1] not in ((rows, tokens), (rows * tokens,)):
-        return None
     mask = _mask(frames[:block], rows, tokens)
     return Sequences(rows, tokens, None if mask is None else masks.read(mask, tokens, step))
 

@@ -2,14 +2,15 @@
 
 The reference runs again with every operator's value changed by
 
-    eps |x| u          u even in [-1, 1], eps the unit of a dtype
-    + eps r v          for products and embeddings, r the root mean square of the value's row
+    eps |x| u                             u even in [-1, 1], eps the unit of a dtype
+    + (eps + 2^-23 sqrt(K) / 8) r v       for products and embeddings, r the root mean square of the value's row
 
-The first is what two roundings may differ by; the second what another order of summation, or weights cast from a wider
-dtype, may do to a sum. Attention runs in steps, so that scores and probabilities are rounded too, as they are on a
+The first is what two roundings may differ by; the second what weights cast from a wider dtype, or another order in which
+K terms are summed in float32, may do to a sum: one term after the other, its error is about .35 sqrt(K) units of such
+noise, which is what four times an eighth leaves room for. Attention runs in steps, so that scores and probabilities are rounded too, as they are on a
 device without the fused kernel. A site's floor is |run - reference| / |reference|; its tolerance is four times that,
 or what noise of four units does where that is more: where a decision may fall otherwise, errors do not grow in
-proportion.
+proportion. In a mixture of experts, where a token may go to another expert, that is drawn four times.
 
 Floors are the reference's affair: of its own dtype, and of bfloat16 for a suspect that computes in less. Nothing that a
 suspect says of itself can excuse it.
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..capturing.sequences import grouped_modules
 from ..injection import Watch
 from ..operators import OPERATORS
 from ..sites import Layout, Site
@@ -34,6 +36,9 @@ __all__ = ["FACTOR", "Floors", "Sketches", "measure_floors", "units_of"]
 
 FACTOR = 4.0
 """units of the noise that tolerances are measured with"""
+DRAWS = 4
+"""of that noise, where tokens may be routed otherwise"""
+_FLOAT32 = 2.0**-23
 _TABLE = 1 << 20
 _ROTARY = ("matmul", "bmm")
 
@@ -60,13 +65,15 @@ def measure_floors(
 ) -> Floors:
     """Runs with noise of one and of four units, for each unit; `run` records what is computed inside a context."""
     found: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in clean}
+    draws = DRAWS if grouped_modules(layout) else 1
     for unit in units:
-        once, more = (run(OneUlp(layout, unit, seed=seed, factor=factor)) for factor in (1.0, FACTOR))
+        once = run(OneUlp(layout, unit, seed=seed))
+        more = [run(OneUlp(layout, unit, seed=seed + draw, factor=FACTOR)) for draw in range(draws)]
         on_run()
         for key, (floors, tolerances) in found.items():
-            floor, wider = (relative_error(clean[key], other.get(key)) for other in (once, more))
-            floors.append(floor)
-            tolerances.append(max(FACTOR * floor, wider))
+            floors.append(relative_error(clean[key], once.get(key)))
+            wider = (relative_error(clean[key], other.get(key)) for other in more)
+            tolerances.append(max(FACTOR * floors[-1], *wider))
     return {key: (tuple(floors), tuple(tolerances)) for key, (floors, tolerances) in found.items()}
 
 
@@ -84,6 +91,8 @@ class OneUlp:
         self._random = keyed(seed, "one ulp", unit, factor)
         self._table = torch.from_numpy(self._random.uniform(-factor, factor, 2 * _TABLE).astype(np.float32))
         self._unit, self._blocks = unit, bool(layout.blocks)
+        self._terms = 1
+        """of the sum that is computed now"""
         self._watch = Watch(self, layout=layout, in_steps=True)
 
     def __enter__(self) -> "OneUlp":
@@ -97,12 +106,17 @@ class OneUlp:
         """Everything but products that prepare positions outside the blocks: they are in float32 everywhere."""
         return isinstance(layer, int) or not self._blocks or operator not in _ROTARY
 
+    def before(self, sites: tuple[Site, ...], operands: tuple[Tensor, ...], *, step: int) -> None:
+        """Notes how many terms a product will sum."""
+        self._terms = operands[0].shape[-1] if operands and operands[0].ndim else 1
+
     def forward(self, sites: tuple[Site, ...], value: Tensor, *, step: int, owned: bool) -> Tensor:
         """The value with noise on it; its gradient is that of the value."""
         return self._noisy(value, summed=any(_is_summed(site.operator) for site in sites))
 
     def backward(self, site: Site, grad: Tensor, *, step: int, part: int) -> Tensor:
         """The gradient with noise on it."""
+        self._terms = grad.shape[-1] if grad.ndim else 1
         return self._noisy(grad, summed=_is_summed(site.operator))
 
     def _noisy(self, value: Tensor, *, summed: bool) -> Tensor:
@@ -113,7 +127,7 @@ class OneUlp:
             noise = wide * self._draw(value)
             if summed:
                 size = wide.square().mean(-1, keepdim=True).sqrt() if value.ndim else wide.abs()
-                noise += size * self._draw(value)
+                noise += size * self._draw(value) * (1 + _FLOAT32 / self._unit * self._terms**0.5 / 8)
             noise = (noise * self._unit).nan_to_num_(0.0, 0.0, 0.0).to(value.dtype)
         with torch._C.DisableTorchFunction():
             return value + noise

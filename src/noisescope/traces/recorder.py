@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capturing.sequences import Masks, sequences_of
+from ..capturing.sequences import Masks, real_tokens
 from ..injection import Watch
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
@@ -48,8 +48,8 @@ class Row:
 class Recorder:
     """Records values in the order of their first call.
 
-    Sites that a fused kernel hides stay hidden: the kernel is recorded as it runs. Padding is left out where the rows
-    of a value are those of sequences.
+    Sites that a fused kernel hides stay hidden: the kernel is recorded as it runs. Padding is left out where anybody
+    can tell which rows of a value it is.
     """
 
     def __init__(self, layout: Layout | None, wanted: Wanted, *, seed: int = 0, full: bool = False) -> None:
@@ -97,8 +97,7 @@ class Recorder:
             value = value.detach()
             if site.phase == "forward" and self.watch.active:
                 scope = self.watch.scope
-                rows = sequences_of(value, scope.frames, scope.step, self._masks)
-                value = value if rows is None else rows.without_padding(value)
+                value = real_tokens(value, scope.frames, scope.step, self._masks)
             key = self.stage, f"{site.name}.{part}" if part else site.name
             row = self.rows.get(key)
             if row is None:
