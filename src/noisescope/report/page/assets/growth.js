@@ -4,7 +4,7 @@
 "use strict";
 
 noisescope.growth = (() => {
-  const { data, plain, colour, axis, frame, dots, label, decades, draw } = noisescope;
+  const { data, plain, colour, axis, frame, dots, label, decades, short, draw } = noisescope;
   const pictures = data.growth;
   const byId = (id) => document.getElementById(id);
 
@@ -49,7 +49,8 @@ noisescope.growth = (() => {
     if (state.zoom !== null) {
       const { first, last } = layers[state.zoom];
       const inside = sites.slice(first, last + 1);
-      return { tickvals: inside.map((_, at) => first + at), ticktext: inside.map(({ name }) => plain(noisescope.short(name))), tickangle: -45 };
+      const names = inside.map(({ name }) => plain(short(name)));
+      return { tickvals: inside.map((_, at) => first + at), ticktext: names, tickangle: -45 };
     }
     const blocks = layers.filter(({ block }) => block);
     const room = blocks.length ? perSite * Math.min(...blocks.map(({ first, last }) => last - first + 1)) : 1;
@@ -66,14 +67,16 @@ noisescope.growth = (() => {
     layers.forEach((layer, at) => {
       if (layer.block) return;
       const before = merged[merged.length - 1];
-      if (before && before.at === at - 1) Object.assign(before, { at, last: layer.last, label: `${before.label}, ${layer.label}` });
-      else merged.push({ ...layer, at });
+      if (before?.at !== at - 1) merged.push({ ...layer, at });
+      else Object.assign(before, { at, last: layer.last, label: `${before.label}, ${layer.label}` });
     });
     const anchor = ({ first, last }) => (first === 0 ? "left" : last === sites.length - 1 ? "right" : "center");
-    return merged.map((layer) => label(layer.label, {
-      x: { left: layer.first, right: layer.last, center: middle(layer) }[anchor(layer)],
-      yref: "paper", y: 0, xanchor: anchor(layer), yanchor: "top", yshift: -22, xshift: { left: -4, right: 4, center: 0 }[anchor(layer)],
-    }));
+    return merged.map((layer) => {
+      const xanchor = anchor(layer);
+      const x = { left: layer.first, right: layer.last, center: middle(layer) }[xanchor];
+      const xshift = { left: -4, right: 4, center: 0 }[xanchor];
+      return label(layer.label, { x, xanchor, xshift, yref: "paper", y: 0, yanchor: "top", yshift: -22 });
+    });
   };
 
   /* Every other layer on a shade, so that one can see where each begins. */
@@ -131,10 +134,12 @@ noisescope.growth = (() => {
 
   const places = (wanted) => [...picture().sites.keys()].filter((at) => wanted(picture().sites[at]));
 
+  const stroke = (name) => ({ symbol: "line-ns", size: 7, line: { width: 1, color: colour(name) } });
+
   const errors = (up, size) => {
     const drawn = (site) => site.state === "error";
     return [
-      markers(places((site) => site.state === "none"), up, { symbol: "line-ns", size: 7, line: { width: 1, color: colour("within") } }),
+      markers(places((site) => site.state === "none"), up, stroke("within")),
       markers(places((site) => drawn(site) && !site.beyond), up, { size, color: colour("within") }),
       markers(places((site) => drawn(site) && site.beyond), up, { size, color: colour("alarm") }),
       markers(places((site) => site.state === "unknown"), up, { size: 8, symbol: "x", color: colour("alarm") }),
@@ -145,14 +150,14 @@ noisescope.growth = (() => {
     const { sites } = picture();
     const edge = { none: up.ownNone, unknown: up.unknown };
     const some = (wanted, marker) => {
-      const chosen = places((site) => site.own && wanted(site.own));
+      const chosen = places((site) => site.own?.state === wanted);
       return series({ mode: "markers", x: chosen, y: chosen.map((at) => heightOf(sites[at].own, edge)), marker });
     };
     const line = { width: size < 5 ? 0.9 : 1.2, color: colour("own") };
     return [
-      some(({ state: found }) => found === "none", { symbol: "line-ns", size: 7, line: { width: 1, color: colour("own") } }),
-      some(({ state: found }) => found === "error", { symbol: "diamond-open", size: size < 5 ? size : size + 1.5, color: colour("own"), line }),
-      some(({ state: found }) => found === "unknown", { symbol: "x-open", size: 9, color: colour("own"), line }),
+      some("none", stroke("own")),
+      some("error", { symbol: "diamond-open", size: size < 5 ? size : size + 1.5, color: colour("own"), line }),
+      some("unknown", { symbol: "x-open", size: 9, color: colour("own"), line }),
     ];
   };
 
@@ -173,13 +178,13 @@ noisescope.growth = (() => {
 
   const upright = (x, line, from = 0) => ({ type: "line", x0: x, x1: x, yref: "paper", y0: from, y1: 1, line });
 
-  /* A line from top to bottom for each of a few; of many, the first has one and the others a stroke below their names. */
+  /* A line from top to bottom for each of a few; of many, for the first, and a stroke below the names of the others. */
   const FEW = 8;
 
   const sourceLines = () => {
     const { sources } = picture();
-    const short = (order) => sources.length > FEW && order > 0;
-    return sources.map((at, order) => (short(order)
+    const isShort = (order) => sources.length > FEW && order > 0;
+    return sources.map((at, order) => (isShort(order)
       ? upright(at, { color: colour("alarm"), width: 1 }, 0.97)
       : upright(at, { color: colour("alarm"), width: 1, dash: "4px,3px" })));
   };
@@ -193,7 +198,7 @@ noisescope.growth = (() => {
     const [from, to] = range();
     return sources.filter((at) => from <= at && at <= to).flatMap((at) => {
       const text = state.zoom === null ? layers[layerOf(at)].label : sites[at].name;
-      const wide = (7.5 * noisescope.short(text).length + 12) / perSite;
+      const wide = (7.5 * short(text).length + 12) / perSite;
       const late = at + wide > to;
       if (at < free || (late && at - wide < free)) return [];
       free = at + wide;
@@ -236,8 +241,8 @@ noisescope.growth = (() => {
   /* The room that the names of a layer's sites take, on the slant. */
   const slanted = () => {
     const { first, last } = picture().layers[state.zoom];
-    const longest = Math.max(...picture().sites.slice(first, last + 1).map(({ name }) => noisescope.short(name).length));
-    return 22 + 5.2 * longest;
+    const names = picture().sites.slice(first, last + 1).map(({ name }) => short(name));
+    return 22 + 5.2 * Math.max(...names.map(({ length }) => length));
   };
 
   const build = (width) => {
@@ -251,13 +256,15 @@ noisescope.growth = (() => {
       traces: [hover(up, narrow), ...tolerated(up), leaving(up), ...own(up, size), ...errors(up, size)],
       layout: frame({
         width,
-        height: narrow ? 380 : 460,
+        height: narrow ? 380 : Math.min(460, 0.44 * width), /* on paper it shares a page with the verdict */
         margin,
         hovermode: "x",
         hoverdistance: 30,
         shapes: shapes(up),
         annotations: [...outerNames(), ...sourceNames(perSite)],
-        xaxis: axis({ title: state.zoom === null ? "layer" : "", range: [from, to], showgrid: false, ticks: "", ...ticks(perSite) }),
+        xaxis: axis({
+          title: state.zoom === null ? "layer" : "", range: [from, to], showgrid: false, ticks: "", ...ticks(perSite),
+        }),
         yaxis: upAxis(up, narrow),
       }),
     };
@@ -281,12 +288,17 @@ noisescope.growth = (() => {
     End: () => picture().sites.length - 1,
   };
 
+  /* The nearest site that is in view. */
+  const inside = (at) => {
+    const [from, to] = range();
+    const [first, last] = [Math.max(0, Math.ceil(from)), Math.min(picture().sites.length - 1, Math.floor(to))];
+    return Math.min(Math.max(at, first), last);
+  };
+
   const onKey = (event) => {
     const move = MOVES[event.key];
     if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    const [from, to] = range();
-    const inside = (at) => Math.min(Math.max(at, Math.max(0, Math.ceil(from))), Math.min(picture().sites.length - 1, Math.floor(to)));
     byId("growth-plot").classList.add("by-key");
     state.cursor = inside(state.cursor === null ? picture().sources[0] ?? 0 : move(state.cursor));
     show(state.cursor);

@@ -12,7 +12,7 @@ noisescope.sorting = (() => {
     const names = new Map(called.map((row) => [row, row.cells[0].textContent.toLowerCase()]));
 
     /* What has no figure is last in both directions; sorting is stable, so equal ones keep the order of their calls. */
-    const keyOf = (row, column) => (row.cells[column].dataset.key === "" ? null : Number(row.cells[column].dataset.key));
+    const keyOf = ({ cells }, column) => (cells[column].dataset.key === "" ? null : Number(cells[column].dataset.key));
     const compare = (column, sign) => (one, other) => {
       const [a, b] = [keyOf(one, column), keyOf(other, column)];
       if (a === null || b === null) return (a === null) - (b === null);
