@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import noisescope as ns
 from chromium import Browser, chromium
 from hostile_strings import HOSTILE, harmless, poisoned
+from noisescope.comparing import compare
 from noisescope.report import Report, html, summary
+from noisescope.report.divergence import render_comparison
 from noisescope.report.escaping import visible
 from noisescope.report.html import render_html
 from noisescope.report.notebook import render_summary
+from noisescope.traces import trace
+from odd_comparisons import poisoned_comparison
 from page_outline import Page
 from trained import fixture
 
@@ -29,6 +34,19 @@ OWN = {"class", "id", "href", "http-equiv", "content", "scope", "for", "type", "
 def sections() -> Sections:
     model, tokenizer = fixture("llama")
     return dict(ns.diagnose(model, None, tokenizer=tokenizer, n_samples=8, max_length=12, name="a llama").sections)
+
+
+@pytest.fixture(scope="module")
+def compared() -> Sections:
+    """Two traces, one of them with a fault."""
+    model, _ = fixture("llama")
+    ids = {"input_ids": torch.randint(0, model.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(1))}
+    reference = trace(model, ids, inputs=True, checkpoint="x")
+    fault = "saturation:0.2@1.linear"
+    suspect = trace(model, ids, inputs_from=reference, floor=False, emulate=fault, checkpoint="x")
+    found = dict(compare(reference, suspect).sections)
+    few = ("embed", 0, 1, "head")
+    return found | {name: [row for row in found[name] if row["layer"] in few] for name in ("sites", "fed", "layers")}
 
 
 @pytest.fixture
@@ -64,6 +82,20 @@ def check_inert_on_a_terminal(sections: Sections, text: str) -> None:
     shown.encode()
 
 
+def check_inert_comparison(sections: Sections, text: str) -> None:
+    """The same of the page of a comparison of two traces."""
+    page, plain = (
+        Page.read(render_comparison(poisoned_comparison(sections, name), "html")) for name in (text, harmless(text))
+    )
+    assert page.outline == plain.outline
+    assert [part.text for part in page.all("script")[1:]] == [part.text for part in plain.all("script")[1:]]
+    for one, other in zip(page.elements, plain.elements, strict=True):
+        assert all(one.attributes[name] == other.attributes[name] for name in OWN & set(one.attributes)), one
+    assert page.text.count(re.sub(r"\s+", " ", visible(text)).strip()) >= 100
+    assert_same_shape(page.data, plain.data)
+    page.source.encode()
+
+
 def assert_same_shape(one: Any, other: Any) -> None:
     """Two values that differ in texts only."""
     assert type(one) is type(other)
@@ -85,6 +117,12 @@ def test_there_are_sixty() -> None:
 @pytest.mark.parametrize("text", QUICK, ids=lambda text: str(HOSTILE.index(text)))
 def test_hostile_strings_are_text(sections: Sections, text: str) -> None:
     check_inert(sections, text)
+
+
+@pytest.mark.usefixtures("without_plotly")
+@pytest.mark.parametrize("text", QUICK, ids=lambda text: str(HOSTILE.index(text)))
+def test_hostile_strings_are_text_in_a_comparison(compared: Sections, text: str) -> None:
+    check_inert_comparison(compared, text)
 
 
 @pytest.mark.slow
@@ -169,11 +207,15 @@ def test_all_hostile_strings_stay_text_when_the_page_is_used(
 
 
 @pytest.mark.usefixtures("without_plotly")
-def test_mutant_templates_that_do_not_escape(sections: Sections, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_templates_that_do_not_escape(
+    sections: Sections, compared: Sections, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(html.environment(), "autoescape", False)
     html.environment().cache.clear()
     with pytest.raises(AssertionError, match=r"img|inside"):
         check_inert(sections, HOSTILE[2])
+    with pytest.raises(AssertionError, match=r"img|inside"):
+        check_inert_comparison(compared, HOSTILE[2])
     html.environment().cache.clear()
 
 

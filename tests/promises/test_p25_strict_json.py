@@ -1,6 +1,7 @@
 """P25: strict JSON always; what is not finite is encoded, the schema is kept, and earlier versions load."""
 
 import json
+from collections.abc import Iterator
 from copy import deepcopy
 from math import inf, nan
 from pathlib import Path
@@ -12,9 +13,12 @@ from asking import Asking
 
 import noisescope as ns
 from families import tokens
+from noisescope.comparing import compare
 from noisescope.diagnosis import integrated
 from noisescope.report import Report
+from noisescope.report.divergence import render_comparison
 from noisescope.store import Journal, encoding, journal
+from noisescope.traces import trace
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "report.schema.json").read_bytes()))
@@ -91,19 +95,25 @@ def numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place for name, part in parts for place in numbers(part, (*path, name))]
 
 
-def check_not_finite(sections: dict[str, Any], every: int) -> int:
-    """Every float in turn is NaN or infinite; how many there were."""
-    places = numbers(sections)[::every]
-    for at, path in enumerate(places):
+def spoilt(sections: dict[str, Any], every: int) -> Iterator[dict[str, Any]]:
+    """Copies in which a float is NaN or infinite, each of them in turn."""
+    for at, path in enumerate(numbers(sections)[::every]):
         changed = deepcopy(sections)
         part = changed
         for name in path[:-1]:
             part = part[name]
         part[path[-1]] = (nan, inf, -inf)[at % 3]
+        yield changed
+
+
+def check_not_finite(sections: dict[str, Any], every: int) -> int:
+    """Every float in turn is NaN or infinite; how many there were."""
+    count = 0
+    for count, changed in enumerate(spoilt(sections, every), 1):  # noqa: B007 - counted
         text = Report(changed).to_json().encode()
         check_report(text)
         assert repr(encoding.decode(text.decode())) == repr(changed)
-    return len(places)
+    return count
 
 
 def test_what_is_not_finite_is_encoded(asking):
@@ -113,6 +123,18 @@ def test_what_is_not_finite_is_encoded(asking):
 @pytest.mark.slow
 def test_whatever_is_not_finite_is_encoded(asking, record_property):
     record_property("floats", check_not_finite(dict(Report.load(asking.undisturbed).sections), every=1))
+
+
+def test_a_comparison_with_what_is_not_finite_is_strict(tiny):
+    reference = trace(tiny, tokens(rows=2, seed=0), inputs=True, checkpoint="x")
+    suspect = trace(tiny, tokens(rows=2, seed=0), inputs_from=reference, emulate="tf32", checkpoint="x")
+    sections = dict(compare(reference, suspect).sections)
+    for changed in spoilt(sections, every=len(numbers(sections)) // 12):
+        text = render_comparison(changed, "json").encode()
+        strict(text)
+        assert repr(encoding.decode(text.decode())) == repr(changed)
+        for name in ("md", "html"):
+            assert render_comparison(changed, name)
 
 
 def test_a_journal_keeps_what_is_not_finite(tmp_path):

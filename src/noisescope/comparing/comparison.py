@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ..report.divergence import render_comparison, render_comparison_summary, save_comparison
 from ..specs import Layer
 from ..traces import Trace
 from .blaming import LayerRow
@@ -55,6 +57,29 @@ class Comparison:
     def amplifiers(self) -> tuple[Layer, ...]:
         """Layers that carry an error that they inherit."""
         return tuple(row.layer for row in self.layers if row.role == "amplifier")
+
+    def to_json(self) -> str:
+        """Strict JSON; the same comparison gives the same text."""
+        return render_comparison(self.sections, "json")
+
+    def to_markdown(self) -> str:
+        """Markdown for a pull request; the same comparison gives the same text."""
+        return render_comparison(self.sections, "md")
+
+    def to_html(self) -> str:
+        """One page that holds everything it shows, to be opened in a browser; the same comparison, the same text."""
+        return render_comparison(self.sections, "html")
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes `comparison.md`, `comparison.html` and, last, `comparison.json` into a directory; the page to open.
+
+        The directory is made if needed, and files that are there are replaced.
+        """
+        return save_comparison(self.sections, directory)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return render_comparison_summary(self.sections)
 
     def __str__(self) -> str:
         return "\n".join(lines(self.sections))

@@ -95,7 +95,7 @@
     noisescope.map.start();
     noisescope.panel.start();
   }
-  for (const part of ["windows", "charts", "evidence"]) noisescope[part]?.start();
+  for (const part of ["windows", "charts", "evidence", "growth", "sorting"]) noisescope[part]?.start();
   noisescope.scrolling.watch(document);
   startContents();
   startCopying();
