@@ -14,7 +14,7 @@ import typer
 
 from .. import __version__
 from ..errors import NoisescopeError, printable
-from . import diagnose, locate, models, report, sites
+from . import compare, diagnose, locate, models, report, sites, trace, validate_migration
 
 __all__ = ["app", "main"]
 
@@ -28,6 +28,9 @@ app = typer.Typer(
 )
 app.command("diagnose")(diagnose.diagnose)
 app.command("locate")(locate.locate)
+app.command("trace")(trace.trace)
+app.command("compare")(compare.compare)
+app.command("validate-migration")(validate_migration.validate_migration)
 app.command("report")(report.report)
 app.command("sites")(sites.sites)
 app.add_typer(models.app, name="models")

@@ -6,7 +6,7 @@
 
 Between devices that give the same bits when they are healthy, any difference is an error, however small. Without a run
 that was fed with the reference's inputs, only the layer of the first divergence is known to be a source; what comes
-after it is `unknown`.
+after it is `unknown`, as is everything where there is no floor to judge by.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def blame(
         rows.append(
             LayerRow(
                 layer=layer,
-                role="source" if began else "clean" if first is None or not carries else _inherits(fed=bool(fed)),
+                role="source" if began else _role(sites, carries=first is not None and carries, fed=bool(fed)),
                 error=error,
                 inherited=inherited,
                 added=fed_sites[-1].metrics.relative_error.value if fed_sites else None,
@@ -78,7 +78,10 @@ def blame(
     return tuple(rows)
 
 
-def _inherits(*, fed: bool) -> str:
+def _role(sites: Sequence[Judged], *, carries: bool, fed: bool) -> str:
+    """Of a layer that adds nothing that anybody knows of."""
+    if not carries:
+        return "clean" if any(site.tolerance is not None for site in sites) else "unknown"
     return "amplifier" if fed else "unknown"
 
 

@@ -129,9 +129,10 @@ def _same_arithmetic(found: Judged, sites: Sequence[Judged], a: Trace, b: Trace)
 
 
 def same_kernels(a: Trace, b: Trace) -> bool:
-    """True for the same hardware and software, whatever is wrong with one of them."""
+    """True for the same hardware and software, whatever is wrong with one of them at some place."""
     mine, other = (asdict(trace.head.environment) for trace in (a, b))
-    return all(mine[field] == other[field] for field in _SAME_KERNELS)
+    everywhere = [[name for name in env["emulated"] if "@" not in name] for env in (mine, other)]
+    return everywhere[0] == everywhere[1] and all(mine[field] == other[field] for field in _SAME_KERNELS)
 
 
 def _role(site: SiteHead) -> tuple[str, str]:

@@ -5,12 +5,14 @@ The reference runs again with every operator's value changed by
     eps |x| u                             u even in [-1, 1], eps the unit of a dtype
     + (eps + 2^-23 sqrt(K) / 8) r v       for products and embeddings, r the root mean square of the value's row
 
-The first is what two roundings may differ by; the second what weights cast from a wider dtype, or another order in which
-K terms are summed in float32, may do to a sum: one term after the other, its error is about .35 sqrt(K) units of such
-noise, which is what four times an eighth leaves room for. Attention runs in steps, so that scores and probabilities are rounded too, as they are on a
-device without the fused kernel. A site's floor is |run - reference| / |reference|; its tolerance is four times that,
-or what noise of four units does where that is more: where a decision may fall otherwise, errors do not grow in
-proportion. In a mixture of experts, where a token may go to another expert, that is drawn four times.
+The first is what two roundings may differ by; the second what weights cast from a wider dtype, or another order in
+which K terms are summed in float32, may do to a sum: one term after the other, the error is about .35 sqrt(K) units of
+such noise, and four times an eighth leaves room for it. Attention runs in steps, so that scores and probabilities are
+rounded too, as they are on a device without the fused kernel.
+
+A site's floor is |run - reference| / |reference|. Its tolerance is four times that, or what noise of four units does
+where that is more: where a decision may fall otherwise, errors do not grow in proportion. In a mixture of experts, where
+a token may go to another expert, that is drawn four times.
 
 Floors are the reference's affair: of its own dtype, and of bfloat16 for a suspect that computes in less. Nothing that a
 suspect says of itself can excuse it.
