@@ -29,6 +29,7 @@ ROOMS = [
     "diagnosis",
     "faults",
     "locating",
+    "comparing",
     "documented",
     "noisy_ops",
     "testing",
