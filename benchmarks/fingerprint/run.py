@@ -3,6 +3,7 @@
 python benchmarks/fingerprint/run.py                        both trained fixture models and the default model
 python benchmarks/fingerprint/run.py llama                  one of them
 python benchmarks/fingerprint/run.py llama gpt2 --design    the faults that the constants were chosen on, in design.json
+python benchmarks/fingerprint/run.py llama gpt2 --inside    faults of each operator inside the blocks, in inside.json
 
 Every fault goes on the output of a block (products and softmax: on the block's last) and gives logits and nothing else.
 The constants of `noisescope.comparing` were chosen on the design: six kinds on the fixture models, with prompts and
@@ -69,13 +70,14 @@ class Trial:
     layer: int
     prompts: int
     seed: int
+    operator: str = ""
+    """of the block's; the last that is there, or the block's output"""
 
     @property
     def fault(self) -> Fault:
         step = SIZES.index(self.size)
         magnitude = BITS[self.kind][step] if self.kind in BITS else DOCUMENTED[self.kind] / 10**step
-        operator = f".{INSIDE[self.kind]}" if self.kind in INSIDE else ""
-        return Fault(self.kind, magnitude, f"{self.layer}{operator}", seed=self.seed)
+        return Fault(self.kind, magnitude, ".".join(filter(None, (str(self.layer), self.operator))), seed=self.seed)
 
 
 def sample(layers: int, prompts: Sequence[int], kinds: Sequence[str], *, first: int, every: int = 1) -> list[Trial]:
@@ -84,10 +86,22 @@ def sample(layers: int, prompts: Sequence[int], kinds: Sequence[str], *, first: 
     for prompt in prompts:
         for number, (kind, size) in enumerate((kind, size) for kind in kinds for size in SIZES):
             found += [
-                Trial(kind, size, layer, prompt, first + len(found) + at)
+                Trial(kind, size, layer, prompt, first + len(found) + at, INSIDE.get(kind, ""))
                 for at, layer in enumerate(range((number + prompt) % every, layers, every))
             ]
     return found
+
+
+def sample_inside(here: "Suspects", prompts: int, *, first: int) -> list[Trial]:
+    """Noise and gain of a tenth of the documented size on every operator of every block."""
+    operators = sorted({site.operator for site in here.survey.sites if site.layer == 0})
+    cases = [(kind, operator) for kind in ("noise", "gain") for operator in operators]
+    layers = len(here.layout.blocks)
+    return [
+        Trial(kind, "tenth", layer, prompts, first + number * layers + layer, operator)
+        for number, (kind, operator) in enumerate(cases)
+        for layer in range(layers)
+    ]
 
 
 class Suspects:
@@ -128,7 +142,8 @@ def rows(here: Suspects, trials: Sequence[Trial], *, draws: int) -> list[dict[st
         if at % draws == 0:
             probes = [here.noise(layer, seed=10**6 + trial.seed) for layer in range(len(here.layout.blocks))]
         logits, inert = here.with_fault(trial.fault)
-        row = {"kind": trial.kind, "size": trial.size, "layer": trial.layer, "seed": trial.seed, "inert": inert}
+        row: dict[str, Any] = {"kind": trial.kind, "operator": trial.operator, "size": trial.size}
+        row |= {"layer": trial.layer, "seed": trial.seed, "inert": inert}
         if not inert:
             row |= said(here.prints.rank(logits), trial.layer)
             deviation = (logits - here.prints.logits).flatten()
@@ -256,7 +271,7 @@ def share(hits: Sequence[bool]) -> dict[str, float] | None:
 # --- running ----------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, *, design: bool) -> dict[str, Any]:
+def measure(name: str, *, part: str) -> dict[str, Any]:
     if name == "default":
         loaded = load(None)
         model, tokenizer = loaded.model, loaded.tokenizer
@@ -264,7 +279,9 @@ def measure(name: str, *, design: bool) -> dict[str, Any]:
         model = AutoModelForCausalLM.from_pretrained(FIXTURES / name).eval()
         tokenizer = AutoTokenizer.from_pretrained(FIXTURES / name)
     layers = len(Layout.of(model).blocks)
-    if design:
+    if part == "inside":
+        return measure_inside(Suspects(model, tokenizer, 40))
+    if part == "design":
         trials, draws, count = sample(layers, (0, 1), DESIGN, first=5000), 1, 5
     elif name == "default":
         trials, draws, count = sample(layers, (30, 31), DESIGN + NEW, first=50_000, every=6), 40, 5
@@ -281,14 +298,28 @@ def measure(name: str, *, design: bool) -> dict[str, Any]:
     return {"summary": summary(found, layers), **measured, "rows": found}
 
 
+def measure_inside(here: Suspects) -> dict[str, Any]:
+    found = rows(here, sample_inside(here, 40, first=70_000), draws=10**6)
+    struck = [row for row in found if not row["inert"]]
+    operators = dict.fromkeys(row["operator"] for row in struck)
+    by_operator = {
+        f"{kind} {operator}": figures([row for row in struck if (row["kind"], row["operator"]) == (kind, operator)])
+        for kind in ("noise", "gain")
+        for operator in operators
+    }
+    return {"summary": {"all": figures(struck), "by_operator": by_operator}, "rows": found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["llama", "gpt2", "default"], help="fixtures, or `default`")
-    parser.add_argument("--design", action="store_true", help="the faults that the constants were chosen on")
+    parts = parser.add_mutually_exclusive_group()
+    for part, what in (("design", "the faults that the constants were chosen on"), ("inside", "operators of blocks")):
+        parts.add_argument(f"--{part}", dest="part", action="store_const", const=part, default="results", help=what)
     given = parser.parse_args()
-    target = HERE / ("design.json" if given.design else "results.json")
+    target = HERE / f"{given.part}.json"
     for name in given.models:
-        measured = measure(name, design=given.design)
+        measured = measure(name, part=given.part)
         results = json.loads(target.read_text()) if target.exists() else {}
         results[name] = measured
         results["machine"] = {
@@ -299,7 +330,7 @@ def main() -> None:
             "python": platform.python_version(),
         }
         target.write_text(json.dumps(results, indent=1) + "\n")
-        print(name, json.dumps({"summary": measured["summary"]["all"], "cost": measured["cost"]}, indent=1))
+        print(name, json.dumps(measured["summary"]["all"], indent=1))
 
 
 if __name__ == "__main__":

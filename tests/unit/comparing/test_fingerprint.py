@@ -221,7 +221,7 @@ def test_the_likelihood_is_that_of_a_normal_density_of_unknown_size():
         whole[5 * part :][:5, 5 * part :][:, :5] = factors[part] @ factors[part].T
     whole /= np.trace(whole) / 10
     slow = [slow_density(whole + size * np.eye(10), seen.numpy()) for size in (0.01, 0.3)]
-    assert float(fast[1] - fast[0]) == pytest.approx(slow[1] - slow[0], abs=1e-6)
+    assert float(fast[1] - fast[0]) == pytest.approx(slow[1] - slow[0], abs=1e-4)
 
 
 def test_one_element_is_a_mixture_over_elements():
@@ -235,7 +235,7 @@ def test_one_element_is_a_mixture_over_elements():
         unit = columns / np.linalg.norm(columns, axis=0)
         each = [slow_density(6 * np.outer(j, j) + size * np.eye(6), seen) for j in unit.T]
         slow.append(np.log(np.mean(np.exp(each))))
-    assert float(fast[1] - fast[0]) == pytest.approx(slow[1] - slow[0], abs=1e-6)
+    assert float(fast[1] - fast[0]) == pytest.approx(slow[1] - slow[0], abs=1e-4)
 
 
 # --- refusing ---------------------------------------------------------------------------------------------------
