@@ -4,6 +4,7 @@ python benchmarks/fingerprint/run.py                        both trained fixture
 python benchmarks/fingerprint/run.py llama                  one of them
 python benchmarks/fingerprint/run.py llama gpt2 --design    the faults that the constants were chosen on, in design.json
 python benchmarks/fingerprint/run.py llama gpt2 --inside    faults of each operator inside the blocks, in inside.json
+python benchmarks/fingerprint/run.py llama gpt2 --passes    the design with fewer passes, in passes.json
 
 Every fault goes on the output of a block (products and softmax: on the block's last) and gives logits and nothing else.
 The constants of `noisescope.comparing` were chosen on the design: six kinds on the fixture models, with prompts and
@@ -18,6 +19,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -31,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from noisescope.comparing import responses
 from noisescope.comparing.fingerprint import Fingerprint, Fingerprints
 from noisescope.faults import Fault, FaultSimulator, Survey
 from noisescope.injection import Injection
@@ -144,7 +147,8 @@ def rows(here: Suspects, trials: Sequence[Trial], *, draws: int) -> list[dict[st
         logits, inert = here.with_fault(trial.fault)
         row: dict[str, Any] = {"kind": trial.kind, "operator": trial.operator, "size": trial.size}
         row |= {"layer": trial.layer, "seed": trial.seed, "inert": inert}
-        if not inert:
+        row["finite"] = bool(logits.isfinite().all())
+        if not inert and row["finite"]:
             row |= said(here.prints.rank(logits), trial.layer)
             deviation = (logits - here.prints.logits).flatten()
             cosines = [float(torch.cosine_similarity(deviation, probe.flatten(), dim=0)) for probe in probes]
@@ -163,7 +167,6 @@ def said(answer: Fingerprint, layer: int) -> dict[str, Any]:
         "leftover": answer.leftover,
         "deviation": round(answer.deviation, 2),
         "cannot_tell": answer.cannot_tell,
-        "reason": answer.reason,
     }
 
 
@@ -209,13 +212,15 @@ def answer_of(answer: Fingerprint, *, broken: Sequence[int] = ()) -> dict[str, A
 
 
 def summary(found: Sequence[dict[str, Any]], layers: int) -> dict[str, Any]:
-    struck = [row for row in found if not row["inert"]]
+    struck = [row for row in found if "rank" in row]
     kinds = dict.fromkeys(row["kind"] for row in found)
     return {
         "layers": layers,
-        "chance": {"top_1": 1 / layers, "top_3": 3 / layers},
-        "inert": len(found) - len(struck),
+        "chance": {"top_1": 1 / layers, "top_3": 3 / layers, "beside": (3 * layers - 2) / layers**2},
+        "inert": sum(row["inert"] for row in found),
+        "not_finite": sum(not row["finite"] for row in found),
         "all": figures(struck),
+        "outputs_of_blocks": figures([row for row in struck if not row["operator"]]),
         "kinds_of_the_design": figures([row for row in struck if row["kind"] in DESIGN]),
         "new_kinds": figures([row for row in struck if row["kind"] in NEW]),
         "by_size": {size: figures([row for row in struck if row["size"] == size]) for size in SIZES},
@@ -226,11 +231,14 @@ def summary(found: Sequence[dict[str, Any]], layers: int) -> dict[str, Any]:
             for size in SIZES
         },
         "by_layer": {str(layer): figures([row for row in struck if row["layer"] == layer]) for layer in range(layers)},
-        "calibration": calibration(struck),
+        "calibration": {
+            "all": calibration(struck),
+            "outputs_of_blocks": calibration([row for row in struck if not row["operator"]]),
+        },
     }
 
 
-def figures(struck: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def figures(struck: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Hits among what is above rounding, among what the method is sure of, and those of the cosine."""
     seen = [row for row in struck if row["rank"] is not None]
     told = [row for row in struck if not row["cannot_tell"]]
@@ -240,6 +248,8 @@ def figures(struck: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         "cannot_tell": share([row["cannot_tell"] for row in struck]),
         "top_1": share([row["rank"] == 1 for row in seen]),
         "top_3": share([row["rank"] <= 3 for row in seen]),
+        "first_is_the_layer_or_beside_it": share([abs(row["first"] - row["layer"]) <= 1 for row in seen]),
+        "first_is_the_layer_before": share([row["first"] == row["layer"] - 1 for row in seen]),
         "right_where_it_tells": share([row["rank"] == 1 for row in told]),
         "cosine_top_1": share([row["cosine_rank"] == 1 for row in seen]),
         "cosine_top_3": share([row["cosine_rank"] <= 3 for row in seen]),
@@ -281,10 +291,12 @@ def measure(name: str, *, part: str) -> dict[str, Any]:
     layers = len(Layout.of(model).blocks)
     if part == "inside":
         return measure_inside(Suspects(model, tokenizer, 40))
+    if part == "passes":
+        return measure_passes(model, tokenizer, sample(layers, (0, 1), DESIGN, first=5000))
     if part == "design":
         trials, draws, count = sample(layers, (0, 1), DESIGN, first=5000), 1, 5
     elif name == "default":
-        trials, draws, count = sample(layers, (30, 31), DESIGN + NEW, first=50_000, every=6), 40, 5
+        trials, draws, count = sample(layers, (30,), DESIGN + NEW, first=50_000, every=10), 50, 3
     else:
         trials, draws, count = sample(layers, (10, 11, 12), DESIGN + NEW, first=20_000), 1, 20
     found: list[dict[str, Any]] = []
@@ -298,9 +310,23 @@ def measure(name: str, *, part: str) -> dict[str, Any]:
     return {"summary": summary(found, layers), **measured, "rows": found}
 
 
+def measure_passes(model: nn.Module, tokenizer: Any, trials: Sequence[Trial]) -> dict[str, Any]:
+    """The design by the passes that are spent on each layer; the cosine is that of one draw for all."""
+    found: dict[str, Any] = {}
+    usual = responses.PASSES_PER_LAYER
+    for passes in (usual, 8, 4, 2):
+        responses.PASSES_PER_LAYER = passes
+        here = [Suspects(model, tokenizer, prompts) for prompts in dict.fromkeys(trial.prompts for trial in trials)]
+        each = [rows(one, [t for t in trials if t.prompts == at], draws=10**6) for at, one in enumerate(here)]
+        struck = [row for part in each for row in part if "rank" in row]
+        found[str(passes)] = {"forward_passes": here[0].prints.forward_passes + 2, **figures(struck)}
+    responses.PASSES_PER_LAYER = usual
+    return {"summary": {"all": found}}
+
+
 def measure_inside(here: Suspects) -> dict[str, Any]:
     found = rows(here, sample_inside(here, 40, first=70_000), draws=10**6)
-    struck = [row for row in found if not row["inert"]]
+    struck = [row for row in found if "rank" in row]
     operators = dict.fromkeys(row["operator"] for row in struck)
     by_operator = {
         f"{kind} {operator}": figures([row for row in struck if (row["kind"], row["operator"]) == (kind, operator)])
@@ -310,11 +336,21 @@ def measure_inside(here: Suspects) -> dict[str, Any]:
     return {"summary": {"all": figures(struck), "by_operator": by_operator}, "rows": found}
 
 
+def _one_line_each(text: str) -> str:
+    """JSON with the innermost objects on a line each."""
+    return re.sub(r"\{[^{}\[\]]*\}", lambda found: " ".join(found[0].split()), text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["llama", "gpt2", "default"], help="fixtures, or `default`")
     parts = parser.add_mutually_exclusive_group()
-    for part, what in (("design", "the faults that the constants were chosen on"), ("inside", "operators of blocks")):
+    others = {
+        "design": "the faults that the constants were chosen on",
+        "inside": "faults of operators inside blocks",
+        "passes": "the design with fewer passes",
+    }
+    for part, what in others.items():
         parts.add_argument(f"--{part}", dest="part", action="store_const", const=part, default="results", help=what)
     given = parser.parse_args()
     target = HERE / f"{given.part}.json"
@@ -329,7 +365,7 @@ def main() -> None:
             "torch": torch.__version__,
             "python": platform.python_version(),
         }
-        target.write_text(json.dumps(results, indent=1) + "\n")
+        target.write_text(_one_line_each(json.dumps(results, indent=1)) + "\n")
         print(name, json.dumps(measured["summary"]["all"], indent=1))
 
 

@@ -4,13 +4,16 @@
     found.ranking[0], found.posterior, found.cannot_tell
 
 The model at hand is healthy. An error e at the output of block L moves the logits by J_L e, whose covariance F depends
-on L and on the family of the error (see `families`), not on its draw: nothing is drawn here, so nothing can agree with
-the fault by sharing its seed. With d the deviation at some positions, in an orthonormal basis of the head's range,
+on L and on the family of the error (see `families`), not on its draw: no error is drawn here, so none can agree with
+the fault's by sharing its seed. With d the deviation at some positions, in an orthonormal basis of the head's range,
 
     score(L) = log mean over families and r of |F + r I|^-1/2 (d^T (F + r I)^-1 d)^(-n/2)
     posterior(L) = softmax(score(L) / TEMPERATURE),    the same prior for every block
 
-r is what a linear answer leaves over. What this cannot do is measured in `benchmarks/fingerprint`.
+r is what a linear answer leaves over. A fault is taken to be an error at the output of one block. An error that arises
+inside attention looks more like one at the output of the block before, and is said to be there; one of the embedding
+looks like block 0. Errors so large that the answer is not linear, such as spikes, are not found. All of this is
+measured in `benchmarks/fingerprint`.
 """
 
 from collections.abc import Callable
