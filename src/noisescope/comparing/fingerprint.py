@@ -38,8 +38,8 @@ __all__ = ["Fingerprint", "Fingerprints", "rank_layers_by_fingerprint"]
 LEFTOVERS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 """sizes of r, as shares of the mean variance of F"""
 TEMPERATURE = 3.0
-"""at which the mean posterior of the first layer was the share of right ones, over the faults of the design, on two small
-models; on the default model, with more dimensions, the posterior is surer than it is right"""
+"""at which the mean posterior of the first layer was the share of right ones, over the faults of the design on
+two small models; on the default model, where more is seen, the posterior is surer than it is right"""
 LINEAR = 0.1
 """size of r from which on the answer is not believed: half of those of the design were wrong"""
 CONFIDENT = 0.5
