@@ -23,8 +23,9 @@ import noisescope as ns
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "tests"), str(HERE.parents[1] / "benchmarks" / "locate")]
 
-from foreign import foreign_device  # noqa: E402 - the tests' own emulations
 from healthy import settings  # noqa: E402
+
+from foreign import foreign_device  # noqa: E402 - the tests' own emulations
 from healthy_settings import Setting, inputs, make  # noqa: E402
 
 

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from noisescope.locating.prompts import open_prompts
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -37,7 +38,6 @@ from noisescope.comparing import responses
 from noisescope.comparing.fingerprint import Fingerprint, Fingerprints
 from noisescope.faults import Fault, FaultSimulator, Survey
 from noisescope.injection import Injection
-from noisescope.locating.prompts import open_prompts
 from noisescope.locating.srdd import CORE
 from noisescope.models import load
 from noisescope.noise import RelativeGaussian

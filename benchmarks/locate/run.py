@@ -35,10 +35,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from noisescope.diagnosis.prompts import open_prompts
 from noisescope.errors import InputError, NothingMatched
 from noisescope.faults import FAULTS, Fault, Survey
 from noisescope.locating import locate
-from noisescope.diagnosis.prompts import open_prompts
 from noisescope.models import load
 from noisescope.sites import Layout
 

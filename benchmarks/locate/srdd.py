@@ -23,9 +23,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from noisescope.diagnosis.prompts import open_prompts
 from noisescope.faults import Fault
 from noisescope.locating import locate
-from noisescope.diagnosis.prompts import open_prompts
 from noisescope.locating.srdd import PROMPTS
 
 HERE = Path(__file__).parent

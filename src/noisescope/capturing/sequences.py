@@ -3,8 +3,10 @@
 A value inside a block has one row of channels for each token that entered the block, as `rows x tokens x channels` or
 with the first two flattened into one (GPT-2). Experts are given tokens regrouped: their rows are nobody's in
 particular. Attention's products are laid out by head, `rows x heads x tokens x channels` or with the first two
-flattened, and have no channels of a token; their padding can be left out all the same (`real_tokens`). Padding is what the attention mask says that the model was called
-with, by keyword or by position; the call is looked up, since torch does not tell its process-wide hooks of keywords.
+flattened, and have no channels of a token; their padding can be left out all the same (`real_tokens`).
+
+Padding is what the attention mask says that the model was called with, by keyword or by position; the call is looked
+up, since torch does not tell its process-wide hooks of keywords.
 """
 
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "locate"]
 
-METHODS = ("auto", "repeat", "identities", "host", "srdd")
+METHODS = ("auto", "repeat", "identities", "host", "srdd", "fingerprint")
 """as `locating` has them, which takes torch to import"""
 _CHECKS = {
     "method": one_of("method", METHODS),
@@ -64,7 +64,8 @@ def locate(
         str,
         typer.Option(
             help="repeat: every call twice; host: again on the CPU; identities: algebra that must hold; "
-            "auto: these three; srdd: rank layers by their answer to noise.",
+            "auto: these three; srdd: rank layers by their answer to noise; fingerprint: by how well they explain the "
+            "difference to the logits of --reference.",
             metavar=f"[{'|'.join(METHODS)}]",
         ),
     ] = "auto",

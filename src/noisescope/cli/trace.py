@@ -40,7 +40,7 @@ __all__ = ["trace"]
 _CHECKS = {
     "sites": optional(text),
     "decode": whole(0),
-    "n_samples": whole(1),
+    "n_samples": optional(whole(1)),
     "batch_size": whole(1),
     "max_length": optional(whole(1)),
 }
@@ -80,8 +80,8 @@ def trace(
     data: Annotated[
         str | None, typer.Option(help="Text, JSONL or parquet file; none: a built-in text, or that of --inputs-from.")
     ] = None,
-    n_samples: Annotated[int, typer.Option(help="Rows of the data.")] = 8,
-    max_length: Annotated[int | None, typer.Option(help="Tokens of a row; none: 128.")] = None,
+    n_samples: Annotated[int | None, typer.Option(help="Rows of the data; none: 8, of outputs alone 2.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a row; none: 128, of outputs alone 32.")] = None,
     batch_size: Annotated[int, typer.Option(help="Rows that run together.")] = 8,
     seed: Annotated[int, typer.Option(help="Of data and sketches; the same for all traces to compare.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,

@@ -22,6 +22,7 @@ from ..injection import Watch
 from ..injection.survey import kept_inputs
 from ..sites import Layout
 from ..traces import Trace, load_trace
+from .by_fingerprint import locate_by_fingerprint
 from .deciding import decide
 from .device import Device
 from .precision import FLUSH, MODES
@@ -34,7 +35,7 @@ from .weights import compare_weights
 
 __all__ = ["METHODS", "locate"]
 
-METHODS = ("auto", "repeat", "identities", "host", "srdd")
+METHODS = ("auto", "repeat", "identities", "host", "srdd", "fingerprint")
 HOST, IDENTITIES = 2, 13
 """forward passes that a method may take, beside those of the runs"""
 Progress = Callable[[str, int], Callable[[], None]]
@@ -65,7 +66,8 @@ def locate(
         tokenizer: needed for texts.
         method: `repeat` makes every call twice; `host` computes it again on the host's CPU; `identities` asks for
             algebra that holds on a healthy device; `auto` does all three as far as the budget goes; `srdd` ranks
-            layers by their response to noise, in 15 passes a layer whatever the budget.
+            layers by their response to noise, in 15 passes a layer whatever the budget; `fingerprint` ranks them by
+            how well they explain the difference to the logits of `reference`, in 20 passes a layer.
         budget: forward passes that it may take, at least as many as runs; `auto` leaves the identities out where there
             are fewer than 13 beside these, and the host where there are fewer than 2. None for what is needed.
         runs: how often each call is made; more find rarer intermittent faults, 1 - (1 - p)^runs of those with
@@ -85,6 +87,8 @@ def locate(
         raise InputError(f"runs: got {runs}, expected a whole number of at least 2")
     if budget is not None and not (isinstance(budget, (int, float)) and budget >= runs):
         raise InputError(f"budget: got {budget}, expected at least as many forward passes as runs, {runs}")
+    if method == "fingerprint" and reference is None:
+        raise InputError("reference: the fingerprint method needs the trace of another device's logits")
     refuse_training(model)
     layout = Layout.of(model, blocks=blocks)
     inputs = open_prompts(prompts, model, tokenizer, seed=seed, rows=PROMPTS if method == "srdd" else ROWS)
@@ -93,6 +97,10 @@ def locate(
     survey = Survey.of(model, layout, inputs) if faults else None
     simulators = [FaultSimulator(model, fault, layout=layout, survey=survey) for fault in faults]
     tell = progress or (lambda _stage, _total: lambda: None)
+    if method == "fingerprint" and good is not None:
+        return locate_by_fingerprint(
+            model, good, layout=layout, simulators=simulators, seed=seed, progress=tell, name=name
+        )
     with ExitStack() as stack, torch.no_grad():
         for simulator in simulators:
             stack.enter_context(simulator)

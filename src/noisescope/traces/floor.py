@@ -11,8 +11,8 @@ such noise, and four times an eighth leaves room for it. Attention runs in steps
 rounded too, as they are on a device without the fused kernel.
 
 A site's floor is |run - reference| / |reference|. Its tolerance is four times that, or what noise of four units does
-where that is more: where a decision may fall otherwise, errors do not grow in proportion. In a mixture of experts, where
-a token may go to another expert, that is drawn four times.
+where that is more: where a decision may fall otherwise, errors do not grow in proportion. In a mixture of experts,
+where a token may go to another expert, that is drawn four times.
 
 Floors are the reference's affair: of its own dtype, and of bfloat16 for a suspect that computes in less. Nothing that a
 suspect says of itself can excuse it.

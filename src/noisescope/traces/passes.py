@@ -15,9 +15,11 @@ from ..errors import InputError, ModelError
 from ..injection.survey import kept_inputs
 from ..measure.generating import window_of
 
-__all__ = ["BATCH", "ROWS", "TOKENS", "OnOutput", "Passes", "open_passes"]
+__all__ = ["BATCH", "FEW_ROWS", "FEW_TOKENS", "ROWS", "TOKENS", "OnOutput", "Passes", "open_passes"]
 
 ROWS, TOKENS, BATCH = 8, 128, 8
+FEW_ROWS, FEW_TOKENS = 2, 32
+"""where whole logits are kept"""
 FLOOR_TOKENS = 128
 """of the first rows, on which the noise floor is measured"""
 OnOutput = Callable[[Tensor], None]

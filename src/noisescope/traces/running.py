@@ -20,7 +20,7 @@ from .assembling import Made, assemble
 from .floor import Floors, Sketches, measure_floors, units_of
 from .hidden import Hidden
 from .identity import Witness
-from .passes import BATCH, ROWS, OnOutput, Passes, open_passes
+from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, open_passes
 from .recorded import Trace
 from .recorder import Recorder, Wanted
 
@@ -44,7 +44,7 @@ def trace(
     decode: int = 0,
     floor: bool = True,
     emulate: str | Iterable[str] = (),
-    n_samples: int = ROWS,
+    n_samples: int | None = None,
     max_length: int | None = None,
     batch_size: int = BATCH,
     checkpoint: str | None = None,
@@ -65,12 +65,13 @@ def trace(
         inputs: keep the hidden states between blocks, so that a suspect can be fed with them.
         inputs_from: a trace with these, whose tokens are taken too where no prompts are given. The model runs a second
             time with every layer given the reference's input, so that its own error can be told from what it inherits.
-        outputs_only: record the logits alone, for a device that gives nothing else.
+        outputs_only: record the logits alone, whole, for a device that gives nothing else.
         backward: record the gradients of the next-token loss too.
         decode: how many tokens at the end of each row are computed one by one from a cache.
         floor: measure the noise floor too, on the first 128 tokens; a reference needs one.
         emulate: devices and faults to play, such as "tf32" or "saturation:0.2@15.linear" (see `devices`).
-        n_samples, max_length, batch_size: rows of the data, tokens of a row, rows that run together.
+        n_samples, max_length, batch_size: rows of the data, tokens of a row, rows that run together. None for 8 rows of
+            128 tokens, and 2 of 32 for outputs alone.
         checkpoint: digest of the weights' file before any cast; without one the weights in memory are compared.
         blocks: where the blocks are, if they are not found.
         seed: of data, signs, samples and noise; traces with different ones cannot be compared.
@@ -89,14 +90,16 @@ def trace(
             prompts,
             model,
             tokenizer,
-            n_samples=n_samples,
-            max_length=max_length,
+            n_samples=n_samples or (FEW_ROWS if outputs_only else ROWS),
+            max_length=max_length or (FEW_TOKENS if outputs_only else TOKENS),
             batch_size=batch_size,
             decode=decode,
             backward=backward,
             seed=seed,
         )
-    job = _Job(model, layout, passes, run, wanted_sites(sites, backward=backward), seed, full, outputs_only)
+    job = _Job(
+        model, layout, passes, run, wanted_sites(sites, backward=backward), seed, full or outputs_only, outputs_only
+    )
     tell = progress or (lambda _stage, _total: lambda: None)
     names = (emulate,) if isinstance(emulate, str) else tuple(emulate)
     device: AbstractContextManager[object] = nullcontext()

@@ -6,7 +6,7 @@ as 0 elsewhere.
 """
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, sqrt
 
 import torch
 from torch import Tensor
@@ -136,12 +136,12 @@ class Moments:
     @property
     def std(self) -> float:
         """Of the population."""
-        return (max(self.around, 0.0) / self.count) ** 0.5 if self.count else 0.0
+        return sqrt(max(self.around, 0.0) / self.count) if self.count else 0.0
 
     @property
     def norm(self) -> float:
         """Root of the sum of squares around zero."""
-        return max(self.around + self.count * self.mean * self.mean, 0.0) ** 0.5
+        return sqrt(max(self.around + self.count * self.mean * self.mean, 0.0))
 
     def joined(self, other: "Moments") -> "Moments":
         """Of both parts together."""

@@ -93,7 +93,7 @@ def _largest(sections: Sections) -> str:
 
 
 def _ranking(sections: Sections) -> str:
-    rows = sections.get("srdd", ())
+    rows = sections.get("srdd") or sections.get("fingerprint", ())
     head = [prose(name) for row in rows[:1] for name in row]
     return markdown_table(head, [[number(value) for value in row.values()] for row in rows], rest=REST)
 

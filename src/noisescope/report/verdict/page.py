@@ -124,7 +124,7 @@ def _methods(sections: Sections) -> Table:
 
 def _ranking(sections: Sections) -> Table:
     """What the ranking of layers by their answer to noise has, if it was asked for."""
-    rows = sections.get("srdd", ())
+    rows = sections.get("srdd") or sections.get("fingerprint", ())
     columns: dict[str, Kind] = {name.replace("_", " "): "figure" for row in rows[:1] for name in row}
     return Table.of("The oddest first", columns, [tuple(map(number, row.values())) for row in rows])
 
