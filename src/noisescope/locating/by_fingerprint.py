@@ -1,6 +1,6 @@
 """`fingerprint`: which layer explains the difference to another device's logits, where logits are all that there is.
 
-The device at hand is the good one, and the trace that of the suspect (`trace --outputs-only`): what one unit of rounding
+The device at hand is the good one, the trace that of the suspect (`trace --outputs-only`): what one unit of rounding
 does, and how layers answer to errors, is measured here. What the method finds and where it fails is measured in
 `benchmarks/fingerprint`, and told in docs/compare.md.
 """

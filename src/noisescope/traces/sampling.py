@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .sketch import keyed
+from .slabs import Slabs
 
 __all__ = ["SLOTS", "Sample", "positions"]
 
@@ -26,17 +27,17 @@ class Sample:
         self.sizes: tuple[int, ...] = ()
         """elements of each call so far"""
         self.values: Tensor | None = None
-        """float64 on the CPU"""
+        """float64"""
         self._seed = seed
 
-    def fold(self, flat: Tensor) -> None:
+    def fold(self, flat: Tensor, slabs: Slabs) -> None:
         """Adds the elements of a call."""
         self.sizes += (flat.numel(),)
         slots, where = _taken(self._seed, self.sizes)
-        found = flat[torch.from_numpy(where).to(flat.device)].double().cpu()
+        found = flat[torch.from_numpy(where).to(flat.device)].double()
         if self.values is None:
-            self.values = torch.full((SLOTS,), torch.nan, dtype=torch.float64)
-        self.values[torch.from_numpy(slots)] = found
+            self.values = slabs.take(SLOTS, dtype=torch.float64)
+        self.values[torch.from_numpy(slots).to(flat.device)] = found
 
 
 def positions(seed: int, sizes: tuple[int, ...]) -> NDArray[np.int64]:

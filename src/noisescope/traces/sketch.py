@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .slabs import Slabs
+
 __all__ = ["BUCKETS", "CHUNK", "STANDARD_ERROR", "Sketcher", "keyed"]
 
 BUCKETS = 2039
 _ROWS = 512
 CHUNK = BUCKETS * _ROWS
-"""elements that are looked at together"""
+"""elements that are looked at together: four megabytes in float32, which a cache holds"""
 STANDARD_ERROR = (2 / BUCKETS) ** 0.5
 """of a squared error norm, relative"""
 
@@ -39,7 +41,8 @@ class Sketcher:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed = seed
         self._table = _signs(seed).to(device)
-        self._scratch = torch.empty(CHUNK, device=device)
+        self._scratch, self._wide = torch.empty(2, CHUNK, device=device)
+        self.slabs = Slabs(device)
 
     def add(self, into: Tensor, chunk: Tensor, call: int, number: int) -> None:
         """Adds chunk `number` of a site's value at its `call`-th call to a sketch, `into`, in float64."""
@@ -50,6 +53,10 @@ class Sketcher:
         torch.mul(chunk, self._table[start : start + length], out=signed[:length])
         signed[length:] = 0
         into += signed.view(rows, BUCKETS).sum(0)
+
+    def widened(self, chunk: Tensor) -> Tensor:
+        """A chunk in float32; the next one is written over it."""
+        return chunk if chunk.dtype == torch.float32 else self._wide[: chunk.numel()].copy_(chunk)
 
 
 @lru_cache(maxsize=2)

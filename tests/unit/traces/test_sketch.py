@@ -9,6 +9,7 @@ import torch
 
 from noisescope.traces.sampling import SLOTS, Sample, positions
 from noisescope.traces.sketch import BUCKETS, CHUNK, STANDARD_ERROR, Sketcher, keyed
+from noisescope.traces.slabs import Slabs
 
 CPU = torch.device("cpu")
 
@@ -106,7 +107,7 @@ def test_a_sample_holds_the_elements_it_says_it_holds() -> None:
     calls = [torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in (700, 40, 5000)]
     sample = Sample(3)
     for call in calls:
-        sample.fold(call)
+        sample.fold(call, Slabs(CPU))
     where = positions(3, (700, 40, 5000))
     assert sample.values is not None
     assert sample.values.tolist() == [float(calls[call][element]) for call, element in where.tolist()]

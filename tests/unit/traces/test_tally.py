@@ -49,8 +49,8 @@ def test_squares_outside_of_the_range_of_float32(size: float) -> None:
 def test_a_value_of_several_chunks() -> None:
     value = draw(3, CHUNK // 2)
     found = tally(value).read()
-    assert found.norm == pytest.approx(float(value.double().norm()), rel=1e-7)
-    assert found.mean == pytest.approx(float(value.double().mean()), abs=1e-9)
+    assert found.norm == pytest.approx(float(value.double().norm()), rel=1e-5)
+    assert found.mean == pytest.approx(float(value.double().mean()), abs=1e-7)
 
 
 def test_what_is_not_finite_is_counted_and_left_out() -> None:
