@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from malformed import DIRECTORY, Case, Kind, WentOn, answer, check, classics, mutations
+from malformed_traces import TRACES
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import noisescope as ns
@@ -301,6 +302,7 @@ KINDS = (
     Kind("report", report_files, ask_report, _all_in("report.json", REPORTS)),
     Kind("model", model_files, ask_model, MODELS, whole=True),
     Kind("gguf", gguf_files, ask_gguf, _all_in("model.gguf", GGUF)),
+    TRACES,
 )
 
 

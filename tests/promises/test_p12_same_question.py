@@ -13,6 +13,7 @@ from asking import FIXTURES, Asking
 from safetensors.torch import load_file, save_file
 
 import noisescope as ns
+from noisescope.cli import main
 from noisescope.diagnosis import integrated, stages
 from noisescope.diagnosis import question as asked_of
 from noisescope.errors import InputError
@@ -256,3 +257,71 @@ def test_a_model_that_computes_something_else_is_refused(asking, tmp_path, monke
     ran = asking.run(tmp_path / "out", "--resume")
     assert ran.code == 4
     assert "does not compute what it did in the run to go on with" in ran.err
+
+
+# --- traces: what is compared, and what must be the same --------------------------------------------------------
+
+
+def traced(home: Path, name: str, *more: Any, model: Path = FIXTURES / "llama") -> str:
+    file = str(home / f"{name}.trace")
+    small = ("--n-samples", "2", "--max-length", "12", "--no-floor")
+    assert main(["trace", str(model), "-o", file, *small, *map(str, more)]) == 0
+    return file
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("checkpoint", lambda home: traced(home, "other", model=a_weight_bit(home)["model"])),
+        ("tokens", lambda home: traced(home, "other", "--max-length", "10")),
+        ("tokens", lambda home: traced(home, "other", *other_text(home)["more"])),
+        ("layers", lambda home: traced(home, "other", model=shallower(home))),
+        ("seed", lambda home: traced(home, "other", "--seed", "1", "--data", whole_text(home))),
+    ],
+)
+def test_traces_of_another_question_are_refused(
+    field: str, other: Callable[[Path], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ("--data", whole_text(tmp_path)) if field == "seed" else ()
+    one = traced(tmp_path, "one", *data)
+    two = other(tmp_path)
+    capsys.readouterr()
+    assert main(["compare", one, two, "--output", str(tmp_path / "out")]) == 2
+    assert f"different {field}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def shallower(home: Path) -> Path:
+    """The fixture without its last blocks; the weights that it has are the same."""
+    model = copy_of(home)
+    weights = load_file(model / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not any(f"layers.{at}." in name for at in (6, 7))}
+    save_file(kept, model / "model.safetensors", metadata={"format": "pt"})
+    found = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**found, "num_hidden_layers": 6, "layer_types": None}))
+    return model
+
+
+def whole_text(home: Path) -> Path:
+    """So short that every seed takes all of it."""
+    (home / "text.jsonl").write_text(
+        "".join(json.dumps({"text": built_in_text()[at : at + 60]}) + "\n" for at in (0, 90))
+    )
+    return home / "text.jsonl"
+
+
+@pytest.mark.parametrize("flags", [("--dtype", "bfloat16"), ("--attn", "eager"), ("--emulate", "reduction_order")])
+def test_what_is_being_compared_is_not_refused(
+    flags: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = str(tmp_path / "one.trace")
+    assert main(["trace", str(FIXTURES / "llama"), "-o", one, "--n-samples", "2", "--max-length", "12"]) == 0
+    two = traced(tmp_path, "two", *flags)
+    assert main(["compare", one, two, "--output", str(tmp_path / "out")]) == 0
+    assert "same model, same tokens; differs: " in capsys.readouterr().out
+
+
+def test_the_mutant_that_compares_anything_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noisescope.comparing.comparing.refuse", lambda *_given, **_more: None)
+    one, two = traced(tmp_path, "one"), traced(tmp_path, "two", model=a_weight_bit(tmp_path)["model"])
+    assert main(["compare", one, two, "--output", str(tmp_path / "out")]) != 2

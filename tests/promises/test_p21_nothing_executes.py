@@ -20,9 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from malformed import WentOn
 from malformed_kinds import LLAMA, SMALL, TEXT, gguf_files, model_files, stop
+from malformed_traces import valid as valid_trace
 from transformers import dynamic_module_utils
 
 import noisescope
@@ -197,6 +199,22 @@ def a_report_that_is_an_expression(home: Path, code: str) -> Callable[[], object
     return lambda: str(Report.load(file))
 
 
+def a_pickled_trace(home: Path, code: str) -> list[str]:
+    file = written(home / "suspect.trace", pickle.dumps(Payload(code)))
+    return ["compare", str(file), str(file)]
+
+
+def a_trace_by_torch_save(home: Path, code: str) -> list[str]:
+    torch.save({"sketch": Payload(code)}, home / "suspect.trace")
+    return ["compare", str(home / "suspect.trace"), str(home / "suspect.trace")]
+
+
+def names_that_are_an_expression(home: Path, code: str) -> list[str]:
+    file = written(home / "names.json", f"exec({code!r})")
+    trace = written(home / "good.trace", valid_trace())
+    return ["compare", str(trace), str(trace), "--map", str(file)]
+
+
 CHAT_KEY = "tokenizer.chat_template"
 PAYLOADS = (
     a_pickled_model,
@@ -218,6 +236,9 @@ PAYLOADS = (
     a_dataset_with_a_script,
     constructors_in_a_report,
     a_report_that_is_an_expression,
+    a_pickled_trace,
+    a_trace_by_torch_save,
+    names_that_are_an_expression,
 )
 
 

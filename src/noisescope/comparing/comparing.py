@@ -58,7 +58,7 @@ def compare(
         fed=own,
         first=first,
         layers=layers,
-        repairs=rank_repairs(layers, own, report) if report is not None else (),
+        repairs=rank_repairs(layers, own, report, blocks=a.head.layers) if report is not None else (),
         unit=yardstick.unit if yardstick is not None else None,
     )
     return Comparison(a, b, free, own, first, layers, sections)

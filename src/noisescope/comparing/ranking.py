@@ -36,8 +36,12 @@ class Repair:
     """of all sources' risks"""
 
 
-def rank_repairs(layers: Sequence[LayerRow], fed: Sequence[Judged], report: Report) -> tuple[Repair, ...]:
-    """The sources, the costliest first."""
+def rank_repairs(
+    layers: Sequence[LayerRow], fed: Sequence[Judged], report: Report, *, blocks: int
+) -> tuple[Repair, ...]:
+    """The sources, the costliest first, of a model with so many blocks."""
+    if (told := report.sections["coverage"]["layers"]) != blocks:
+        raise InputError(f"report: is of a model with {told} layers, and the traces are of one with {blocks}")
     found = report.sections.get("map")
     if not isinstance(found, Mapping) or not found.get("cells"):
         raise InputError("report: has no sensitivity map; make one with `noisescope diagnose --level full`")

@@ -7,7 +7,7 @@ pair is called divergent with probability 3% at most (measured), and a pair with
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import inf, prod
 from pathlib import Path
@@ -47,6 +47,8 @@ class Vote:
         apart = sum(pair.diverges for pair in self.pairs.values())
         if self.odd is not None:
             return f"odd one out: {self.odd} (confidence {100 * self.confidence:.1f} %)"
+        if any(pair.outcome == "inconclusive" for pair in self.pairs.values()):
+            return "cannot tell: none of the traces has a noise floor to judge by"
         if not apart:
             return f"all {len(self.names)} agree within the noise floor (confidence {100 * self.confidence:.1f} %)"
         return f"cannot tell: {apart} of {len(self.pairs)} pairs diverge, and no one of them explains it"
@@ -82,19 +84,29 @@ class Vote:
 
 
 def compare_many(traces: Sequence[Trace | str | Path], *, names: Mapping[str, str] | str | Path | None = None) -> Vote:
-    """The odd one out of at least three traces; each pair is judged by the floor of the first that has one."""
+    """The odd one out of at least three traces; all pairs are judged by the floor of the first trace that has one."""
     if len(traces) < 3:
         raise InputError(f"compare: got {len(traces)} traces, expected at least three to vote")
     found = [opened(trace) for trace in traces]
     labels = _labels(found)
-    pairs = {(labels[i], labels[j]): _pair(found[i], found[j], names) for i, j in combinations(range(len(found)), 2)}
+    donor = next((trace for trace in found if trace.head.floor is not None), None)
+    judged = [trace if donor is None else _with_floor(trace, donor) for trace in found]
+    pairs = {
+        (labels[i], labels[j]): compare(judged[i], judged[j], names=names, fed=False)
+        for i, j in combinations(range(len(found)), 2)
+    }
     return Vote(tuple(labels), *_odd(labels, pairs), pairs)
 
 
-def _pair(a: Trace, b: Trace, names: Mapping[str, str] | str | Path | None) -> Comparison:
-    """With the one that has a floor as the reference."""
-    first, second = (b, a) if a.head.floor is None and b.head.floor is not None else (a, b)
-    return compare(first, second, names=names, fed=False)
+def _with_floor(trace: Trace, donor: Trace) -> Trace:
+    """A trace that is judged by another one's floor."""
+    known = {(site.stage, site.run, site.name): site for site in donor.sites}
+    sites = []
+    for site in trace.sites:
+        other = known.get((site.stage, site.run, site.name))
+        floors, tolerances = (other.floors, other.tolerances) if other is not None else ((), ())
+        sites.append(replace(site, floors=floors, tolerances=tolerances, own_tolerances=()))
+    return replace(trace, head=replace(trace.head, floor=donor.head.floor, sites=tuple(sites)))
 
 
 def _odd(labels: Sequence[str], pairs: Mapping[tuple[str, str], Comparison]) -> tuple[str | None, float]:
@@ -104,7 +116,8 @@ def _odd(labels: Sequence[str], pairs: Mapping[tuple[str, str], Comparison]) -> 
     likely[None] *= len(labels)  # as likely as all others together
     best = max(likely, key=lambda odd: likely[odd])
     total = sum(likely.values())
-    agrees = all(found.diverges == (best in pair) for pair, found in pairs.items())
+    known = all(found.outcome != "inconclusive" for found in pairs.values())
+    agrees = known and all(found.diverges == (best in pair) for pair, found in pairs.items())
     return (best if agrees else None), (likely[best] / total if agrees and total < inf else 0.0)
 
 
