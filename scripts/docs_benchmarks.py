@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cost", "healthy", "hits", "identities", "intermittent", "limits", "srdd"]
+__all__ = ["cost", "healthy", "hits", "identities", "intermittent", "limits", "srdd", "table"]
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "locate"
 Row = Mapping[str, Any]
@@ -25,14 +25,14 @@ def hits() -> str:
     if families := results.get("families"):
         lines += [("drawn at random, eleven families", families["all"])]
         lines += [(f"- `{name}`", row) for name, row in families["by_kind"].items()]
-    table = _table(
+    rows = table(
         ("faults", "trials", "changed no bit", "right operator first", "among three", "others blamed", "kind named"),
         ((name, row["trials"], row["inert"]["hits"], *map(_share, _columns(row))) for name, row in lines),
     )
     missed = [fault for part in (outputs, operators, families) if part for fault in part["all"]["misses"]]
     left = [name for name in ("outputs", "operators", "families") if name not in results]
     later = f" {_missing()}: {', '.join(left)}." if left else ""
-    return f"{table}\n\nMissed: {', '.join(f'`{fault}`' for fault in missed) or 'none'}.{later}"
+    return f"{rows}\n\nMissed: {', '.join(f'`{fault}`' for fault in missed) or 'none'}.{later}"
 
 
 def limits() -> str:
@@ -46,12 +46,12 @@ def limits() -> str:
         for kind, found in results["limits"][dtype].items():
             cells = [_limit(found[place], kind) if place in found else "" for place in places]
             lines.append((f"{kind}, {dtype}", *cells))
-    table = _table(("", *places), lines)
+    rows = table(("", *places), lines)
     note = (
         "Smallest magnitude of a sweep in decades (bits dropped for `wrong_rounding`) at which at least 95% of 64 "
         "trials are found, Llama fixture, 16 tokens. `*`: the next one changes no bit; `+`: the end of the sweep."
     )
-    return f"{note}\n\n{table}"
+    return f"{note}\n\n{rows}"
 
 
 def intermittent() -> str:
@@ -61,7 +61,7 @@ def intermittent() -> str:
         return _missing()
     cells = [row for name, row in found.items() if name != "wall_s"]
     lines = ((f"{row['p']:g}", row["runs"], f"{100 * row['due']:.1f}%", _share(row)) for row in cells)
-    return _table(("p of a call", "`--runs`", "1 - (1 - p)ⁿ", "found"), lines)
+    return table(("p of a call", "`--runs`", "1 - (1 - p)ⁿ", "found"), lines)
 
 
 def cost() -> str:
@@ -82,7 +82,7 @@ def cost() -> str:
         if name != "wall_s"
     ]
     head = ("", "forward passes", "time / bare pass, three runs", "memory beyond a bare pass", "one layer in float64")
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def healthy() -> str:
@@ -95,29 +95,29 @@ def healthy() -> str:
         make, _, dtype = name.rpartition(", ")
         makes.setdefault(make, {})[dtype] = max(ratios.values(), default=0.0)
     dtypes = ("float32", "bfloat16", "float16")
-    table = _table(
+    rows = table(
         ("arithmetic, at every operator of the pass", *(f"largest error / bound, {dtype}" for dtype in dtypes)),
         ((make, *(f"{of[dtype]:.2f}" if dtype in of else "" for dtype in dtypes)) for make, of in makes.items()),
     )
     return (
         f"Healthy runs: {found['runs']}, called healthy: {found['healthy']}. False alarms: {found['rate']}; "
         f"{found['sites']:,} calls with {found['elements']:,} elements. Models, dtypes, prompts, shapes from 1 x 1, "
-        f"threads, eager and fused attention, rounded weights, and devices that compute otherwise.\n\n{table}"
+        f"threads, eager and fused attention, rounded weights, and devices that compute otherwise.\n\n{rows}"
     )
 
 
 def identities() -> str:
     """Operator and identity against kind."""
-    table = _read("results.json").get("identities")
-    if not table:
+    measured = _read("results.json").get("identities")
+    if not measured:
         return _missing()
-    rows = {(op, name): cells for op, found in table.items() if op != "wall_s" for name, cells in found.items()}
+    rows = {(op, name): cells for op, found in measured.items() if op != "wall_s" for name, cells in found.items()}
     kinds = list(dict.fromkeys(kind for cells in rows.values() for kind in cells))
     lines = [
         (f"`{operator}` {name}", *(_percent(cells[kind]) if kind in cells else "" for kind in kinds))
         for (operator, name), cells in rows.items()
     ]
-    return _table(("", *kinds), lines)
+    return table(("", *kinds), lines)
 
 
 def srdd() -> str:
@@ -137,7 +137,7 @@ def srdd() -> str:
             )
         )
     head = ("", "right layer first", "among three", "chance", "names a layer of a healthy device", "forward passes")
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -181,7 +181,8 @@ def _limit(found: Row, kind: str) -> str:
     return f"{found['limit']:.0f} bits{mark}" if kind == "wrong_rounding" else f"{found['limit']:.0e}{mark}"
 
 
-def _table(head: Iterable[Any], lines: Iterable[Iterable[Any]]) -> str:
+def table(head: Iterable[Any], lines: Iterable[Iterable[Any]]) -> str:
+    """Markdown."""
     head = list(head)
     rows = [head, ["---"] * len(head), *(list(line) for line in lines)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)

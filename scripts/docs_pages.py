@@ -26,6 +26,7 @@ from noisescope.operators import OPERATORS
 
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
 import docs_benchmarks
+import docs_comparisons
 
 ROOT = Path(__file__).parents[1]
 MARKER = re.compile(r"^<!-- made by scripts/docs_pages.py: ([\w-]+) -->$", re.MULTILINE)
@@ -184,6 +185,11 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "locate-healthy": docs_benchmarks.healthy,
     "locate-identities": docs_benchmarks.identities,
     "locate-srdd": docs_benchmarks.srdd,
+    "compare-coverage": docs_comparisons.coverage,
+    "compare-cost": docs_comparisons.cost,
+    "compare-honest": docs_comparisons.honest,
+    "compare-faults": docs_comparisons.faults,
+    "fingerprint": docs_comparisons.fingerprint,
     "commands": _commands,
     "devices": _devices,
     "errors": _errors,

@@ -1,6 +1,6 @@
 """How often `compare` names the right site, source and amplifiers, how true its estimates are, and what it costs.
 
-    python benchmarks/compare/run.py                 all parts, about half an hour on two cores
+    python benchmarks/compare/run.py                 all parts, about an hour on two cores
     python benchmarks/compare/run.py faults cost     some of them
 
 faults       the default model, 2 x 32 tokens, float32 and bfloat16: a stratified sample of faults and emulated devices
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 # --- faults -----------------------------------------------------------------------------------------------------
 
 
-def faults(count: int = 200, pairs: int = 40) -> Row:
+def faults(count: int = 480, pairs: int = 80) -> Row:
     """Single faults and devices, then two at once."""
     rows: list[Row] = []
     for dtype in DTYPES:

@@ -113,7 +113,8 @@ def validate_migration(
     """Whether the suspect's layers are as near to the reference's as somebody asks for.
 
     Args:
-        reference, suspect: traces or their files, as for `compare`.
+        reference: a trace or its file, as for `compare`.
+        suspect: of the same model and tokens.
         layers: which layers; None for all.
         limits: metric -> limit: `mape`, `mae` and `relative_error` at most, `cosine` and `sqnr_db` at least. None: a
             MAPE of at most 5%.

@@ -70,8 +70,9 @@ def trace(
         decode: how many tokens at the end of each row are computed one by one from a cache.
         floor: measure the noise floor too, on the first 128 tokens; a reference needs one.
         emulate: devices and faults to play, such as "tf32" or "saturation:0.2@15.linear" (see `devices`).
-        n_samples, max_length, batch_size: rows of the data, tokens of a row, rows that run together. None for 8 rows of
-            128 tokens, and 2 of 32 for outputs alone.
+        n_samples: rows of the data; None for 8, of outputs alone 2.
+        max_length: tokens of a row; None for 128, of outputs alone 32.
+        batch_size: rows that run together.
         checkpoint: digest of the weights' file before any cast; without one the weights in memory are compared.
         blocks: where the blocks are, if they are not found.
         seed: of data, signs, samples and noise; traces with different ones cannot be compared.
