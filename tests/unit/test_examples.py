@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FIXTURE = ROOT / "tests" / "fixtures" / "llama"
 SHOWN = {
+    "compare_two_devices": ("first divergence   model.layers.2.self_attn.q_proj", "sources: (2, 5)", "limits exceeded"),
     "diagnose_your_model": ("Risk: ", "The map (59 cells)", "The five most fragile cells of 59", "read back with risk"),
     "locate_a_fault": ("Verdict: HEALTHY", "Verdict: FAULTY   layer 3, softmax (self_attn)", "rank 1"),
     "your_own_noise": ("channel_gain keeps the rules", "2      linear    forward", "Risk: "),
