@@ -73,7 +73,7 @@ def _table(sections: Sections) -> Iterator[str]:
     shown, left = _chosen(sections["layers"])
     for row in shown:
         label = f"L{row['layer']}" if isinstance(row["layer"], int) else str(row["layer"])
-        gain = "-" if row["gain"] is None else f"{row['gain']:.2g}"
+        gain = "-" if row["gain"] is None else f"{row['gain']:.0f}" if row["gain"] >= 10 else f"{row['gain']:.2g}"
         added = "-" if row["added"] is None else f"{row['added']:.2g}"
         rows.append((label, added, f"{row['inherited']:.2g}", gain, f"{100 * row['mape']:.2g} %", row["word"]))
     widths = [max(len(row[at]) for row in rows) + 3 for at in range(len(rows[0]))]
