@@ -96,17 +96,28 @@ def sequences_of(value: Tensor, frames: Sequence[Frame], step: int, masks: Masks
     return found
 
 
-def real_tokens(value: Tensor, frames: Sequence[Frame], step: int, masks: Masks) -> Tensor:
-    """A value without its padding, as far as anybody can tell: laid out by token, or by head and token."""
+def real_tokens(
+    value: Tensor, frames: Sequence[Frame], step: int, masks: Masks, *, by_key: bool = False
+) -> Tensor | None:
+    """A value without its padding: laid out by token, by token and head, or by head and token.
+
+    `by_key`: its last dimension are tokens too, as of attention's scores. None if there is padding, and nobody can tell
+    where.
+    """
     found = _entered(value, frames, step, masks)
     if found is None or found.padding is None:
         return value
     rows, tokens = found.rows, found.tokens
-    if value.shape[:-1] in ((rows, tokens), (rows * tokens,)):
+    if value.shape[:2] == (rows, tokens) and value.ndim > 2:
+        return found.without_padding(value.flatten(2))
+    if value.shape[:-1] == (rows * tokens,):
         return found.without_padding(value)
     by_head = value.unflatten(0, (rows, -1)) if value.ndim == 3 and value.shape[0] % rows == 0 else value
     if by_head.ndim != 4 or (by_head.shape[0], by_head.shape[2]) != (rows, tokens):
-        return value
+        return None
+    if by_key and by_head.shape[3] == tokens:
+        real = found.padding.real.to(value.device)
+        return by_head.permute(0, 2, 3, 1)[real.unsqueeze(2) & real.unsqueeze(1)]
     return found.without_padding(by_head.transpose(1, 2).flatten(2))
 
 

@@ -16,7 +16,7 @@ from ..errors import InputError, printable
 from ..specs.checks import optional, text, whole
 from ..store.files import store_errors
 from .bars import bars
-from .flags import checked_flags, flag, flags_named
+from .flags import checked_flags, flag, flags_named, is_typed
 from .interrupts import interruptible
 from .loading import (
     Attention,
@@ -106,6 +106,10 @@ def trace(
 
         if data is not None:
             flag("--data", require_file, data)
+        for name in ("decode", "n_samples", "max_length") if inputs_from is not None and data is None else ():
+            if is_typed(name, context):
+                typed = f"--{name.replace('_', '-')}"
+                raise InputError(f"{typed}: tokens and stages are those of --inputs-from; leave it out")
         for given in emulate or ():
             flag("--emulate", lambda one: parse_device(one, seed=seed), given)
         reference = flag("--inputs-from", load_trace, inputs_from) if inputs_from is not None else None

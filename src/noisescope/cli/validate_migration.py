@@ -8,13 +8,14 @@ FAILED layer 10: mape 0.081 [0.074, 0.089], at most 0.05 at model.layers.10.resi
 Exit code 0 if all limits hold, 1 if not.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import store
-from ..errors import printable
+from ..errors import InputError, printable
 from ..specs import parse_layers
 from ..specs.checks import number, optional
 from ..store.files import store_errors
@@ -48,12 +49,15 @@ def validate_migration(
     min_sqnr: Annotated[float | None, typer.Option(help="SQNR at least, in dB.")] = None,
     names: NamesFile = None,
     junit: Annotated[str | None, typer.Option(help="Also write JUnit XML there.", metavar="<file>")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a JUnit file that is there.")] = False,
 ) -> int:
     """Check that the layers of a suspect are as near to the reference's as you ask for."""
     checked_flags(context, _CHECKS)
     with store_errors(Path(junit or ".")):
         if junit is not None:
             refuse_place(Path(junit).parent, [Path(junit).name])
+            if os.path.lexists(junit) and not overwrite:
+                raise InputError(f"--junit: {junit} is there already; use another name or --overwrite")
     given = {
         "mape": max_mape,
         "mae": max_mae,

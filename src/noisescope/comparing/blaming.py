@@ -16,7 +16,7 @@ from ..specs import OUTSIDE, Layer
 from ..traces import Trace
 from .judging import Judged, find_first, same_kernels
 
-__all__ = ["LayerRow", "blame", "layers_of"]
+__all__ = ["LayerRow", "blame", "ends_of", "layers_of", "worst_end"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def blame(
     alike = first is not None and _mostly_same_bits(own, a, b)
     rows: list[LayerRow] = []
     for layer, sites in ours.items():
-        last, fed_sites = sites[-1], own.get(layer, [])
+        last, fed_sites = worst_end(sites), own.get(layer, [])
         error, inherited = last.metrics.relative_error.value, rows[-1].error if rows else 0.0
         began = _began(layer, fed_sites, first, a, b, alike=alike) if first is not None else None
         carries = any(site.beyond or (alike and not site.same_bits) for site in sites)
@@ -68,7 +68,7 @@ def blame(
                 role="source" if began else _role(sites, carries=first is not None and carries, fed=bool(fed)),
                 error=error,
                 inherited=inherited,
-                added=fed_sites[-1].metrics.relative_error.value if fed_sites else None,
+                added=worst_end(fed_sites).metrics.relative_error.value if fed_sites else None,
                 gain=error / inherited if inherited else None,
                 beyond=any(site.beyond for site in sites),
                 mape=last.metrics.mape.value,
@@ -86,12 +86,22 @@ def _role(sites: Sequence[Judged], *, carries: bool, fed: bool) -> str:
 
 
 def layers_of(sites: Sequence[Judged]) -> dict[Layer, list[Judged]]:
-    """Forward sites, or gradients where there is nothing else, in the layers' order."""
+    """Forward sites, in the layers' order."""
     found: dict[Layer, list[Judged]] = {}
     for site in sites:
         if site.site.layer is not None and site.site.phase == "forward":
             found.setdefault(site.site.layer, []).append(site)
     return {layer: found[layer] for layer in sorted(found, key=_order)}
+
+
+def ends_of(sites: Sequence[Judged]) -> list[Judged]:
+    """A layer's last operator in each stage: prefill, decode."""
+    return list({site.site.stage: site for site in sites}.values())
+
+
+def worst_end(sites: Sequence[Judged]) -> Judged:
+    """Of these the one with the largest error."""
+    return max(ends_of(sites), key=lambda site: site.metrics.relative_error.value)
 
 
 def _order(layer: Layer) -> tuple[int, int]:

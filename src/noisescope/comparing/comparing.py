@@ -32,7 +32,7 @@ def compare(
     """How a suspect's trace differs from the reference's, judged by the reference's noise floor.
 
     Args:
-        reference: a trace or its file. Its floor says what a healthy device may show; if it has none, the suspect's.
+        reference: a trace or its file. Its floor says what a healthy device may show.
         suspect: of the same model and tokens. Made with `inputs_from=reference` it also tells sources from amplifiers.
         names: modules of the suspect -> what the reference calls them, or a JSON file of these (see `names`).
         report: a diagnosis of the model, to rank the sources by what they cost.
@@ -70,7 +70,7 @@ def opened(trace: Trace | str | Path) -> Trace:
 
 
 def _rename(names: Mapping[str, str] | str | Path | None) -> Rename | None:
-    if names is None:
+    if not names and not isinstance(names, (str, Path)):
         return None
     return renaming(names) if isinstance(names, Mapping) else read_names(names)
 

@@ -4,8 +4,11 @@
     MAE, MAPE, shares within 0.1% and 0.5%    from 1024 sampled elements
     largest error                             at least what was seen, at most the error's norm
 
-MAPE is the mean of |b - a| / |a| over elements of at least a tenth of the root mean square: below that a percentage
-says little, and the mean over all elements is that of the few nearest to zero.
+MAPE is the mean of |b - a| / |a| over elements of at least a tenth of the median abs of the reference's sample: below
+that a percentage says little, and the mean over all elements is that of the few nearest to zero.
+
+Errors of a few elements may not be in the sample at all. The sketch sees them: where the sample holds less than half of
+the error's energy, or few elements make up its mean, the upper end is what the error's norm allows.
 """
 
 from collections.abc import Callable
@@ -24,7 +27,9 @@ _Z = 1.96
 ROUNDING = 2e-7
 """of a sketch, relative to the norm of its value: sums are taken in float32"""
 SMALL = 0.1
-"""of the root mean square, below which an element has no percentage error"""
+"""of the median abs, below which an element has no percentage error"""
+FEW = 30
+"""elements that must make up a sampled mean for its interval to be believed"""
 _Z_OF_MEANS = 2.24
 """errors have long tails: with 1.96 the interval of a mean of 1024 of them covers it in 91 to 94% of cases"""
 
@@ -67,6 +72,9 @@ class Metrics:
 
 
 METRICS = tuple(Metrics.__dataclass_fields__)
+_ZERO, _ONE = Figure.exactly(0.0), Figure.exactly(1.0)
+EQUAL = Metrics(_ZERO, Figure.exactly(inf), _ONE, _ONE, _ZERO, _ZERO, _ZERO, _ONE, _ONE)
+"""of equal bits"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +88,22 @@ class Side:
 
 def estimate(a: Side, b: Side) -> Metrics:
     """From sketches and samples."""
+    if _is_same(a, b):
+        return EQUAL
     return _metrics(a.head, b.head, _error_norm(a, b), *_sampled(a, b), _largest(a, b))
 
 
 def exact(a: Side, b: Side, ours: list[Tensor], theirs: list[Tensor]) -> Metrics:
     """From whole values."""
+    if _is_same(a, b):
+        return EQUAL
     x, y = (torch.cat([part.reshape(-1).double() for part in side]) for side in (ours, theirs))
     finite = x.isfinite() & y.isfinite()
     x, y = x[finite], y[finite]
     size = (y - x).abs()
     norm = float(size.square().sum().sqrt())
     within_01, within_05 = (Figure.exactly(_mean((size <= share * x.abs()).double())) for share in (0.001, 0.005))
-    large = x.abs() >= SMALL * _rms(a.head)
+    large = _is_large(x, a)
     mape = Figure.exactly(_mean(size[large] / x.abs()[large]))
     largest = Figure.exactly(float(size.max()) if len(size) else 0.0)
     return _metrics(
@@ -125,8 +137,6 @@ def _metrics(
 
 def _error_norm(a: Side, b: Side) -> Figure:
     """|b - a|; the square's interval, and what the sketches' own rounding may add."""
-    if a.head.bits == b.head.bits and a.head.dtype == b.head.dtype and torch.equal(a.sketch, b.sketch):
-        return Figure.exactly(0.0)
     found = float((b.sketch.double() - a.sketch.double()).norm())
     spread, slack = _Z * STANDARD_ERROR, ROUNDING * max(a.head.norm, b.head.norm)
     low, high = found * sqrt(1 - spread) - slack, found * sqrt(1 + spread) + slack
@@ -156,10 +166,26 @@ def _sampled(a: Side, b: Side) -> tuple[Figure, Figure, Figure, Figure]:
     finite = x.isfinite() & y.isfinite()
     x, y = x[finite], y[finite]
     size = (y - x).abs()
-    large = x.abs() >= SMALL * _rms(a.head)
-    mape = _interval(size[large] / x.abs()[large])
+    large = _is_large(x, a)
+    error, n = _error_norm(a, b), max(a.head.count, 1)
+    missed = float(size.square().sum()) * n < 0.5 * error.low**2 * max(len(x), 1)
+    most = error.high / sqrt(n)  # by Cauchy and Schwarz
+    above = float(x.abs()[large].min()) if bool(large.any()) else 0.0
+    share = max(float(large.double().mean()) if len(large) else 0.0, 1 / n)
+    mape = _interval(size[large] / x.abs()[large], most / (above * share) if above else inf, missed=missed)
     shares = [_share(int((size <= share * x.abs()).sum()), len(x)) for share in (0.001, 0.005)]
-    return _interval(size), mape, shares[0], shares[1]
+    return _interval(size, most, missed=missed), mape, shares[0], shares[1]
+
+
+def _is_same(a: Side, b: Side) -> bool:
+    """True for equal bits."""
+    return a.head.bits == b.head.bits and a.head.dtype == b.head.dtype and torch.equal(a.sketch, b.sketch)
+
+
+def _is_large(x: Tensor, a: Side) -> Tensor:
+    """Where an element has a percentage error."""
+    sample = a.sample.double().abs()
+    return (x.abs() >= SMALL * sample.nanmedian()) & (x != 0)
 
 
 def _largest(a: Side, b: Side) -> Figure:
@@ -170,13 +196,17 @@ def _largest(a: Side, b: Side) -> Figure:
     return Figure(low, low, max(low, error.high))
 
 
-def _interval(values: Tensor) -> Figure:
-    """A mean of positive numbers with its interval, even on a logarithmic scale: the tail is above."""
+def _interval(values: Tensor, most: float, *, missed: bool) -> Figure:
+    """A mean of positive numbers with its interval, even on a logarithmic scale: the tail is above.
+
+    `most` is what it can be at all; `missed` says that the sample does not hold what makes it up.
+    """
     mean = _mean(values)
     if len(values) < 2 or not mean:
-        return Figure(mean, 0.0, mean if len(values) > 1 else inf)
-    factor = exp(_Z_OF_MEANS * float(values.std()) / sqrt(len(values)) / mean)
-    return Figure(mean, mean / factor, mean * factor)
+        return Figure(mean, 0.0, max(mean, most))
+    factor = exp(min(_Z_OF_MEANS * float(values.std()) / sqrt(len(values)) / mean, 100.0))
+    few = float(values.sum()) ** 2 < FEW * float(values.square().sum())
+    return Figure(mean, mean / factor, max(mean * factor, most) if missed or few else mean * factor)
 
 
 def _share(hits: int, of: int) -> Figure:
@@ -187,10 +217,6 @@ def _share(hits: int, of: int) -> Figure:
     centre = (share + z * z / (2 * of)) / (1 + z * z / of)
     reach = z / (1 + z * z / of) * sqrt(share * (1 - share) / of + z * z / (4 * of * of))
     return Figure(share, max(centre - reach, 0.0), min(centre + reach, 1.0))
-
-
-def _rms(head: SiteHead) -> float:
-    return head.norm / sqrt(max(head.count, 1))
 
 
 def _mean(values: Tensor) -> float:

@@ -1,7 +1,7 @@
 """validate_migration(): the gate of a move to other hardware. Some layers, some limits, and a yes or no.
 
-A layer passes if the figures at its last operator are within the limits. Where they are estimated, it is their
-interval that decides: passed if all of it is within, failed otherwise.
+A layer passes if the figures at its last operator are within the limits, in every stage that was traced. Where they
+are estimated, it is their interval that decides: passed if all of it is within, failed otherwise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 from ..errors import InputError, NothingMatched, printable
 from ..specs import Layer, parse_layers
 from ..traces import Trace
-from .blaming import layers_of
+from .blaming import ends_of, layers_of
 from .comparing import compare
 from .comparison import Comparison
 from .estimating import Figure
@@ -30,6 +30,7 @@ class GateRow:
     """One limit at one layer."""
 
     layer: Layer
+    stage: str
     site: str
     metric: str
     figure: Figure
@@ -41,7 +42,8 @@ class GateRow:
         """In words."""
         found = f"{self.figure.value:.4g} [{self.figure.low:.4g}, {self.figure.high:.4g}]"
         word = "at most" if LIMITS[self.metric] == "max" else "at least"
-        return f"layer {self.layer}: {self.metric} {found}, {word} {self.limit:g} at {self.site}"
+        stage = f", {self.stage}" if self.stage == "decode" else ""
+        return f"layer {self.layer}{stage}: {self.metric} {found}, {word} {self.limit:g} at {self.site}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ class Gate:
         yield f'<testsuites name="noisescope" {counts}>'
         yield f'  <testsuite name="validate-migration" {counts}>'
         for row in self.rows:
-            name, site = (_attribute(text) for text in (f"layer {row.layer} {row.metric}", row.site))
+            name, site = (_attribute(text) for text in (f"layer {row.layer} {row.stage} {row.metric}", row.site))
             if row.passed:
                 yield f"    <testcase name={name} classname={site}/>"
             else:
@@ -126,24 +128,29 @@ def validate_migration(
     comparison = compare(reference, suspect, names=names)
     found = layers_of(comparison.sites)
     wanted = parse_layers(layers)
+    traced = dict.fromkeys(site.layer for site in comparison.reference.sites if site.layer is not None)
+    if wanted is None and (missing := [layer for layer in traced if layer not in found]):
+        raise NothingMatched(
+            f"layers: {_told(missing)} are not in the suspect's trace; name those to check with --layers"
+        )
     for layer in wanted or ():
         if layer not in found:
             raise NothingMatched(f"layers: {layer} is not in both traces; there are {_told(found)}")
     rows = [
-        _row(layer, sites, metric, limit)
+        _row(layer, end, sites, metric, limit)
         for layer, sites in found.items()
         if wanted is None or layer in wanted
+        for end in ends_of(sites)
         for metric, limit in asked.items()
     ]
     return Gate(tuple(rows), comparison)
 
 
-def _row(layer: Layer, sites: list[Judged], metric: str, limit: float) -> GateRow:
-    last = sites[-1]
+def _row(layer: Layer, last: Judged, sites: list[Judged], metric: str, limit: float) -> GateRow:
     figure: Figure = getattr(last.metrics, metric)
     within = figure.high <= limit if LIMITS[metric] == "max" else figure.low >= limit
     lost = any(site.non_finite[0] != site.non_finite[1] for site in sites)
-    return GateRow(layer, last.site.name, metric, figure, limit, within and not lost)
+    return GateRow(layer, last.site.stage, last.site.name, metric, figure, limit, within and not lost)
 
 
 def _told(layers: Iterable[Layer]) -> str:

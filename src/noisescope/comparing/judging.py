@@ -14,7 +14,7 @@ from math import exp, inf, log
 import torch
 
 from ..traces import SiteHead, Trace
-from .estimating import Metrics, Side, estimate, exact
+from .estimating import EQUAL, Metrics, Side, estimate, exact
 from .pairing import Pair
 
 __all__ = ["Judged", "Yardstick", "find_first", "judge"]
@@ -99,7 +99,7 @@ def judge(pair: Pair, a: Trace, b: Trace, yardstick: Yardstick | None, *, fed: b
     return Judged(
         site=pair.site,
         non_finite=(pair.site.non_finite, pair.other.non_finite),
-        same_bits=metrics.relative_error.high == 0 and pair.site.bits == pair.other.bits,
+        same_bits=metrics is EQUAL,
         exact=whole,
         metrics=metrics,
         floor=yardstick.read(pair.site.floors) if yardstick is not None else None,

@@ -55,17 +55,17 @@ def refuse(a: Trace, b: Trace, *, renamed: bool = False) -> None:
         mine, other = getattr(a.head, field), getattr(b.head, field)
         if field == "structure" and renamed:
             continue
-        if mine is None or other is None:
-            _refuse_weights(a, b)
-        elif mine != other:
+        if mine is not None and other is not None and mine != other:
             raise InputError(_refusal(a, b, field, mine, other))
+    _refuse_weights(a, b)
 
 
 def _refuse_weights(a: Trace, b: Trace) -> None:
-    """Without a file's digest, weights can be told apart in the same dtype only."""
+    """Without both files' digests, weights can be told apart in the same dtype only."""
     mine, other = a.head.weights, b.head.weights
     same_dtype = a.head.environment.dtype == b.head.environment.dtype
-    if mine is not None and other is not None and same_dtype and mine != other:
+    known = a.head.checkpoint is not None and b.head.checkpoint is not None
+    if not known and mine is not None and other is not None and same_dtype and mine != other:
         raise InputError(_refusal(a, b, "weights", mine, other))
 
 

@@ -35,11 +35,7 @@ def sections_of(
         "schema": "noisescope comparison",
         "version": 1,
         "verdict": {
-            "outcome": "inconclusive"
-            if unit is None
-            else "diverges"
-            if first is not None
-            else "within the noise floor",
+            "outcome": _outcome(first, judged=unit is not None or bits is None),
             "first": first.site.name if first is not None else None,
             "first_in_bits": bits.site.name if bits is not None else None,
             "sources": [row.layer for row in layers if row.role == "source"],
@@ -61,6 +57,12 @@ def sections_of(
             "unlike": list(pairing.unlike),
         },
     }
+
+
+def _outcome(first: Judged | None, *, judged: bool) -> str:
+    if first is not None:
+        return "diverges"
+    return "within the noise floor" if judged else "inconclusive"
 
 
 def _trace(trace: Trace) -> dict[str, Any]:

@@ -43,7 +43,9 @@ def verdict_line(sections: Sections) -> str:
     """The verdict in one line."""
     found = sections["verdict"]
     if found["outcome"] == "inconclusive":
-        return "inconclusive: no noise floor in the reference to judge by; record it without --no-floor"
+        return (
+            "inconclusive: no noise floor in the reference to judge by; with --no-floor or --outputs-only there is none"
+        )
     if found["outcome"] == "within the noise floor":
         bits = found["first_in_bits"]
         return "no divergence beyond the noise floor" + (

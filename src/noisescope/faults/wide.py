@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..injection import Call
+from ..injection import Call, unshadowed
 
 __all__ = ["is_narrow", "widely", "widened"]
 
@@ -26,7 +26,7 @@ def widely(call: Call, function: Callable[..., Found], value: Tensor) -> Found:
         given = tree_map(lambda leaf: _rounded(leaf, value.dtype), given)  # as autocast does on the way in
     args, kwargs = tree_map(widened, given)
     if call.is_module:
-        function = copy.deepcopy(call.module).float().forward
+        function = unshadowed(copy.deepcopy(call.module)).float().forward
     with torch.autocast(device, enabled=False):
         return function(*args, **kwargs)
 

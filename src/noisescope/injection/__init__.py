@@ -12,7 +12,7 @@ from .gradients import take_value
 from .injecting import Injection, Scales, inject, is_injecting
 from .modes import modes_replaced
 from .places import CallObserver, Observer
-from .replacing import Replacement, forwards_replaced
+from .replacing import Replacement, forwards_replaced, unshadowed
 from .scope import is_probing
 from .statistics import InjectionStats
 from .survey import Coverage, is_unchanged_by_watching, survey
@@ -41,5 +41,6 @@ __all__ = [
     "sdpa_arguments",
     "survey",
     "take_value",
+    "unshadowed",
     "unwatched",
 ]

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ..comparing.fingerprint import Fingerprint, rank_layers_by_fingerprint
 from ..comparing.responses import logits_of
-from ..diagnosis.prompts import open_prompts
 from ..errors import InputError
 from ..faults import FaultSimulator
 from ..sites import Layout
 from ..traces import Trace
+from ..traces.passes import batches_of
 from .sections import sections_of, shape_of
 from .verdict import Evidence, Outcome, Suspect, Verdict
 
@@ -43,7 +43,7 @@ def locate_by_fingerprint(
     With simulated faults the suspect is played here, and the trace is that of a healthy device.
     """
     logits, healthy = _logits(reference), None
-    inputs = open_prompts(dict(reference.ids[0]), model)
+    inputs = batches_of(reference, model)[0]
     if simulators:
         logits, healthy = _played(model, inputs, simulators), logits
     found = rank_layers_by_fingerprint(
@@ -100,6 +100,8 @@ def _config(model: str, reference: Trace, inputs: dict[str, Any], seed: int) -> 
 
 def _logits(reference: Trace) -> Tensor:
     at = next((n for n, site in enumerate(reference.sites) if site.operator == "logits" and n in reference.full), None)
+    if reference.head.decode:
+        raise InputError(f"reference: {reference.name or 'the trace'} was made with --decode; make it without")
     if at is None or not reference.ids:
         raise InputError(
             f"reference: {reference.name or 'the trace'} does not hold logits; make it with `trace --outputs-only`"

@@ -7,9 +7,11 @@ from torch import nn
 
 from ..comparing import Comparison, compare
 from ..comparing.words import verdict_line
-from ..errors import InputError
+from ..errors import InputError, quoted
 from ..models import digest_of
 from ..traces import Trace, trace
+from ..traces.identity import structure_of
+from ..traces.passes import batches_of
 from .verdict import Evidence, Suspect
 
 __all__ = ["against_reference", "compare_with", "evidence_of_reference"]
@@ -26,14 +28,12 @@ def compare_with(
     progress: Progress,
 ) -> Comparison:
     """The device at hand against a reference; fed with its inputs where it has them."""
-    if not reference.ids:
-        raise InputError(
-            f"reference: {reference.name or 'the trace'} does not say which tokens it was run on; compare it by hand"
-        )
     head = reference.head
+    if head.structure != structure_of(model):
+        raise InputError(f"reference: {reference.name or 'the trace'} is of another model, {quoted(head.model)}")
     suspect = trace(
         model,
-        list(reference.ids),
+        batches_of(reference, model),
         inputs_from=reference if reference.hidden else None,
         sites=head.sites_pattern,
         outputs_only=head.outputs_only,

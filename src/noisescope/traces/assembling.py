@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import ModelError
 from ..keys import fingerprint_config, fingerprint_model, fingerprint_tokenizer
 from .floor import FACTOR, Floors
 from .heads import FORMAT, QUANTILES, FloorHead, SiteHead, TraceHead
@@ -59,6 +60,8 @@ def assemble(
     heads, sketches, samples = [], [], []
     for run, row in rows:
         record = row.tally.read()
+        if not bool(record.sketch.isfinite().all()) or not record.norm < 1e140:
+            raise ModelError(f"{row.name}: values of up to {max(-record.min, record.max):g} are too large for a trace")
         at = lists.setdefault(record.sizes, len(lists))
         heads.append(_head(row, run, at, made if run == "free" else None))
         sketches.append(record.sketch)
@@ -69,7 +72,7 @@ def assemble(
         layers=layers,
         structure=structure_of(model),
         checkpoint=checkpoint,
-        weights=fingerprint_model(model) if checkpoint is None else None,
+        weights=fingerprint_model(model),
         configuration=fingerprint_config(model),
         tokenizer=fingerprint_tokenizer(tokenizer),
         data=data,

@@ -7,7 +7,8 @@
     full/N/C        value of site N at its call C, in its own dtype, if kept
     hidden/P/L.K    what layer L was given in pass P, if kept: blocks, then final norms, then heads; K counts arguments
 
-Nothing in a file is executed, and nothing is believed before it was checked: kinds, shapes, and a digest of it all.
+Nothing in a file is executed, and nothing is believed before it was checked: kinds, shapes, and a digest of all but the
+whole values, whose bits are compared with those of their site when they are read.
 """
 
 import re
@@ -29,16 +30,20 @@ from .. import store
 from ..errors import InputError, quoted
 from ..store.encoding import decode, encode_line
 from ..store.packing import unpack
-from .heads import FORMAT, TraceHead
+from .heads import FORMAT, SiteHead, TraceHead
 from .recorded import Trace
 from .sampling import SLOTS
 from .sketch import BUCKETS
+from .tally import bits_of
 
 __all__ = ["digest_of", "load_trace", "save_trace"]
 
 KEY = "noisescope.trace"
-_LARGEST = 256 << 20
-"""characters of JSON: far more than any model has sites"""
+_HUGE = 1e140
+"""whose square is still a number"""
+_LARGEST = 32 << 20
+"""characters of JSON: 40,000 sites"""
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 def save_trace(trace: Trace, path: str | Path) -> Path:
@@ -58,10 +63,14 @@ def save_trace(trace: Trace, path: str | Path) -> Path:
 
 
 def digest_of(trace: Trace) -> str:
-    """Of the head, the sketches and the samples."""
+    """Of everything but whole values."""
     digest = blake2b(encode_line(asdict(trace.head)).encode(), digest_size=8)
     for tensor in (trace.sketch, trace.sample, *_named(trace).values()):
         digest.update(tensor.contiguous().numpy().tobytes())
+    for given in (*trace.ids, *(states() for states in trace.hidden.values())):
+        for name in sorted(given):
+            digest.update(f"{name} {given[name].dtype} {tuple(given[name].shape)}".encode())
+            digest.update(given[name].contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -74,6 +83,8 @@ def load_trace(path: str | Path) -> Trace:
     home = Path(path)
     if not home.exists():
         raise InputError(f"{home}: no such file; make it with `noisescope trace -o {home.name}`")
+    if not home.is_file():
+        raise InputError(f"{home}: cannot be read as a trace (it is no regular file)")
     with _opened(home) as file:
         text = (file.metadata() or {}).get(KEY)
         if text is None:
@@ -116,7 +127,7 @@ def _read(home: Path, file: Any, head: TraceHead) -> Trace:
             raise InputError(f"{home}: {key} is {found}, expected {shape} for {count} sites; the file is damaged")
     sketch, sample, *positions = (file.get_tensor(key) for key in wanted)
     full = {
-        number: partial(_values, home, f"full/{number}", len(site.sizes))
+        number: partial(_values, home, number, site)
         for number, site in enumerate(head.sites)
         if f"full/{number}/0" in shapes
     }
@@ -133,9 +144,13 @@ def _ids(file: Any, shapes: Iterable[str]) -> tuple[dict[str, Tensor], ...]:
     return tuple(found[number] for number in sorted(found))
 
 
-def _values(home: Path, prefix: str, count: int) -> list[Tensor]:
+def _values(home: Path, number: int, site: SiteHead) -> list[Tensor]:
     with _opened(home) as file:
-        return [file.get_tensor(f"{prefix}/{at}") for at in range(count)]
+        values = [file.get_tensor(f"full/{number}/{at}") for at in range(len(site.sizes))]
+    kinds = {str(value.dtype).removeprefix("torch.") for value in values}
+    if tuple(value.numel() for value in values) != site.sizes or kinds != {site.dtype} or bits_of(values) != site.bits:
+        raise InputError(f"{home}: the values of {quoted(site.name)} are not those that were recorded; make it again")
+    return values
 
 
 def _states(home: Path, number: int) -> dict[str, Tensor]:
@@ -170,19 +185,23 @@ def _problems(trace: Trace) -> Iterator[str]:
     head = trace.head
     if not bool(trace.sketch.isfinite().all()):
         yield "a sketch is not finite"
-    if (head.buckets, head.slots) != (BUCKETS, SLOTS) or head.layers < 0:
+    if (head.buckets, head.slots) != (BUCKETS, SLOTS) or min(head.layers, head.decode) < 0:
         yield "its sizes are not those of this format"
+    if head.environment.dtype not in _FLOATS:
+        yield f"{quoted(head.environment.dtype)} is no dtype that a model has"
+    units = head.floor.units if head.floor is not None else ()
+    if not all(0 < unit < 1 for unit in units) or list(units) != sorted(set(units)):
+        yield "its floor has units that no dtype has"
     for site in head.sites:
         numbers = (site.mean, site.std, site.min, site.max, site.norm, *(value for _, value in site.top_channels))
-        if not all(map(isfinite, numbers)) or min(site.norm, site.std) < 0:
-            yield f"the statistics of {quoted(site.name)} are not finite"
+        if not all(abs(number) < _HUGE for number in numbers) or min(site.norm, site.std) < 0 or not site.sizes:
+            yield f"the statistics of {quoted(site.name)} are not those of any values"
         if site.count != sum(site.sizes) or not 0 <= site.non_finite <= site.count:
             yield f"the counts of {quoted(site.name)} do not add up"
         if not 0 <= site.positions < max(len(trace.positions), 1) or (site.sizes and prod(site.shape) != site.sizes[0]):
             yield f"the shape of {quoted(site.name)} does not fit its count"
-        units = len(head.floor.units) if head.floor is not None else 0
         for bounds in (site.floors, site.tolerances, site.own_tolerances):
-            if len(bounds) not in (0, units) or not all(isfinite(bound) and bound >= 0 for bound in bounds):
+            if len(bounds) not in (0, len(units)) or not all(isfinite(bound) and bound >= 0 for bound in bounds):
                 yield f"the floor of {quoted(site.name)} is not a number for each unit"
 
 

@@ -10,9 +10,9 @@ which K terms are summed in float32, may do to a sum: one term after the other, 
 such noise, and four times an eighth leaves room for it. Attention runs in steps, so that scores and probabilities are
 rounded too, as they are on a device without the fused kernel.
 
-A site's floor is |run - reference| / |reference|. Its tolerance is four times that, or what noise of four units does
-where that is more: where a decision may fall otherwise, errors do not grow in proportion. In a mixture of experts,
-where a token may go to another expert, that is drawn four times.
+A site's floor is |run - reference| / |reference|, and half a unit at least. Its tolerance is four times that, or what
+noise of four units does where that is more: where a decision may fall otherwise, errors do not grow in proportion. In a
+mixture of experts, where a token may go to another expert, that is drawn four times.
 
 Floors are the reference's affair: of its own dtype, and of bfloat16 for a suspect that computes in less. Nothing that a
 suspect says of itself can excuse it.
@@ -73,7 +73,7 @@ def measure_floors(
         more = [run(OneUlp(layout, unit, seed=seed + draw, factor=FACTOR)) for draw in range(draws)]
         on_run()
         for key, (floors, tolerances) in found.items():
-            floors.append(relative_error(clean[key], once.get(key)))
+            floors.append(max(relative_error(clean[key], once.get(key)), unit / 2))
             wider = (relative_error(clean[key], other.get(key)) for other in more)
             tolerances.append(max(FACTOR * floors[-1], *wider))
     return {key: (tuple(floors), tuple(tolerances)) for key, (floors, tolerances) in found.items()}

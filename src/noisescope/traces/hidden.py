@@ -1,8 +1,8 @@
 """The hidden states that layers are given: kept in full by a reference, and fed to a suspect.
 
 A suspect whose every layer is given the reference's input shows, behind each layer, the error of that layer alone: what
-it inherits is taken away. Layers are here the blocks, the final norms and the head. Whatever else of the same width a
-layer is given is fed too: a decoder's block gets the encoder's states.
+it inherits is taken away. Layers are here the blocks, the final norms and the head. Whatever else of the same width and
+number of dimensions a layer is given is fed too: a decoder's block gets the encoder's states.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,12 @@ def _states(leaves: Sequence[Any]) -> list[int]:
     found = [
         at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim
     ]
-    return [at for at in found if leaves[at].shape[-1] == leaves[found[0]].shape[-1]]
+    first = leaves[found[0]] if found else None
+    return [at for at in found if first is not None and _is_alike(leaves[at], first)]
+
+
+def _is_alike(one: Tensor, other: Tensor) -> bool:
+    return one.ndim == other.ndim and one.shape[-1] == other.shape[-1]
 
 
 def _like(state: Tensor, given: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,10 @@ from ..errors import InputError, ModelError
 from ..injection.survey import kept_inputs
 from ..measure.generating import window_of
 
-__all__ = ["BATCH", "FEW_ROWS", "FEW_TOKENS", "ROWS", "TOKENS", "OnOutput", "Passes", "open_passes"]
+if TYPE_CHECKING:
+    from .recorded import Trace
+
+__all__ = ["BATCH", "FEW_ROWS", "FEW_TOKENS", "ROWS", "TOKENS", "OnOutput", "Passes", "batches_of", "open_passes"]
 
 ROWS, TOKENS, BATCH = 8, 128, 8
 FEW_ROWS, FEW_TOKENS = 2, 32
@@ -66,7 +69,7 @@ class Passes:
         )
 
     def few(self) -> "Passes":
-        """The first rows, up to 128 tokens."""
+        """The first rows, up to 128 tokens or one row."""
         shape = self.shapes[0]
         rows = max(1, FLOOR_TOKENS // shape[1]) if len(shape) > 1 else 1
         some = {name: _rows(one, rows, shape[:1]) for name, one in self.batches[0].items()}
@@ -141,6 +144,29 @@ def open_passes(
     found = Passes(name, tuple(batches), decode, backward)
     _check(found)
     return found
+
+
+def batches_of(trace: "Trace", model: nn.Module) -> list[dict[str, Tensor]]:
+    """The token ids that another trace was made on, if a model like this can be given them."""
+    name, window = trace.name or "the trace", window_of(model)
+    for batch in trace.ids:
+        ids = batch.get("input_ids")
+        if (
+            ids is None
+            or ids.ndim != 2
+            or any(one.shape != ids.shape or one.is_floating_point() for one in batch.values())
+        ):
+            raise InputError(
+                f"{name}: does not hold rows of token ids; the file is damaged, or not of a language model"
+            )
+        if window is not None and ids.shape[1] > window:
+            raise InputError(f"{name}: has rows of {ids.shape[1]} tokens, and the model's window is {window}")
+    if not trace.ids:
+        raise InputError(f"{name}: does not say which tokens it was run on; compare it by hand")
+    try:
+        return [open_prompts(dict(batch), model) for batch in trace.ids]
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _check(passes: Passes) -> None:

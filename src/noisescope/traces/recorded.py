@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
@@ -19,7 +20,7 @@ class Trace:
     sketch: Tensor = field(repr=False)
     """sites x buckets, float32"""
     sample: Tensor = field(repr=False)
-    """sites x slots, float64"""
+    """sites x slots, float32 or float64"""
     positions: tuple[Tensor, ...] = field(repr=False)
     """slots x 2, call and element; which of these a sample was taken at its site says"""
     full: Mapping[int, Callable[[], list[Tensor]]] = field(default_factory=dict, repr=False)
@@ -36,7 +37,7 @@ class Trace:
         """In the order of their first call."""
         return self.head.sites
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Of what was recorded: 16 hexadecimal digits."""
         from .file import digest_of

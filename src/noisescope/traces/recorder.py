@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..capturing.sequences import Masks, real_tokens
+from ..capturing.sequences import Masks, grouped_modules, real_tokens
 from ..injection import Watch
 from ..sites import Layout, Site
 from ..specs import Layer, Phase
@@ -16,6 +16,8 @@ from .tally import SiteTally
 
 __all__ = ["Recorder", "Row", "Wanted"]
 
+_BY_KEY = ("matmul", "bmm", "softmax")
+"""operators whose last dimension may be tokens"""
 Wanted = Callable[[str, str, Phase], bool]
 """(module path, operator, phase) -> whether to record it"""
 
@@ -57,6 +59,7 @@ class Recorder:
         self.stage = "prefill"
         self._wanted, self._seed, self._full = wanted, seed, full
         self._masks = Masks()
+        self._grouped = grouped_modules(layout) if layout is not None else frozenset()
         self._sketchers: dict[torch.device, Sketcher] = {}
         self.watch = Watch(self, layout=layout, whole=True)
 
@@ -97,7 +100,11 @@ class Recorder:
             value = value.detach()
             if site.phase == "forward" and self.watch.active:
                 scope = self.watch.scope
-                value = real_tokens(value, scope.frames, scope.step, self._masks)
+                by_key = site.operator in _BY_KEY
+                real = real_tokens(value, scope.frames, scope.step, self._masks, by_key=by_key)
+                if real is None or (real.shape != value.shape and site.module in self._grouped):
+                    return  # padding is in it, and is whatever it happens to be
+                value = real
             key = self.stage, f"{site.name}.{part}" if part else site.name
             row = self.rows.get(key)
             if row is None:

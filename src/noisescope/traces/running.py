@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from ..diagnosis.accepting import refuse_training
-from ..errors import InputError, ModelError, NothingMatched
+from ..errors import InputError, ModelError, NothingMatched, quoted
 from ..sites import Layout
 from ..sites.patterns import pattern
 from ..specs import Phase
 from .assembling import Made, assemble
 from .floor import Floors, Sketches, measure_floors, units_of
 from .hidden import Hidden
-from .identity import Witness
-from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, open_passes
+from .identity import Witness, structure_of
+from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, batches_of, open_passes
 from .recorded import Trace
 from .recorder import Recorder, Wanted
 
@@ -81,11 +81,15 @@ def trace(
         raise InputError(f"model: got {type(model).__name__}, expected a torch module")
     if backward and (inputs_from is not None or outputs_only):
         raise InputError("backward: gradients cannot be fed, and logits have none; leave out one of the two")
+    if outputs_only and sites is not None:
+        raise InputError("sites: logits alone have no other sites; leave it out")
     refuse_training(model)
+    if inputs_from is not None:
+        _refuse_inputs(inputs_from, model, checkpoint, seed)
     layout = layout_of(model, blocks)
     passes = None
     if inputs_from is not None and run is None and prompts is None:
-        prompts, decode = list(inputs_from.ids) or None, inputs_from.head.decode
+        prompts, decode = batches_of(inputs_from, model), inputs_from.head.decode
     if run is None:
         passes = open_passes(
             prompts,
@@ -142,10 +146,6 @@ def _make(job: "_Job", inputs: bool, inputs_from: Trace | None, tell: Progress, 
     if inputs:
         made.hidden = hidden
     if inputs_from is not None:
-        if not inputs_from.hidden:
-            raise InputError(
-                f"inputs_from: {inputs_from.name or 'the trace'} holds no hidden states; record it with --inputs"
-            )
         made.inputs_from = inputs_from
         reference = Hidden([read() for read in inputs_from.hidden.values()])
         with reference.fed(job.layout):
@@ -212,6 +212,19 @@ class _Job:
     def _sketches(self, few: Passes | None, noise: AbstractContextManager[object] | None = None) -> Sketches:
         rows = self.record(few, noise, full=False).rows
         return {key: row.tally for key, row in rows.items()}
+
+
+def _refuse_inputs(reference: Trace, model: nn.Module, checkpoint: str | None, seed: int) -> None:
+    """Raises for a reference whose inputs are not those of this model."""
+    name, head = reference.name or "the trace", reference.head
+    if not reference.hidden:
+        raise InputError(f"inputs_from: {name} holds no hidden states; record it with --inputs")
+    if head.structure != structure_of(model):
+        raise InputError(f"inputs_from: {name} is of another model, {quoted(head.model)}")
+    if checkpoint is not None and head.checkpoint is not None and checkpoint != head.checkpoint:
+        raise InputError(f"inputs_from: {name} is of other weights, those of another checkpoint")
+    if seed != head.seed:
+        raise InputError(f"inputs_from: {name} was made with seed {head.seed}, and this is {seed}; use that one")
 
 
 def wanted_sites(sites: str | None, *, backward: bool) -> Wanted:

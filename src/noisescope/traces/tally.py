@@ -3,6 +3,7 @@
 Elements that are not finite are counted and stand as 0 elsewhere.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -14,7 +15,7 @@ from .sampling import SLOTS, Sample
 from .sketch import BUCKETS, CHUNK, Sketcher
 from .slabs import Slabs
 
-__all__ = ["TOP", "SiteRecord", "SiteTally"]
+__all__ = ["TOP", "SiteRecord", "SiteTally", "bits_of"]
 
 TOP = 8
 """channels with the largest abs that are named"""
@@ -65,7 +66,7 @@ class SiteTally:
         self._dtype = value.dtype
         flat, call = value.reshape(-1), len(self._sample.sizes)
         if flat.numel():
-            self._bits = (self._bits * 1000003 + _bits(flat) + 1) % 2**63
+            self._bits = _chained(self._bits, flat)
             if self._sketch is None:
                 self._sketch = sketcher.slabs.take(2, BUCKETS, dtype=torch.float64)
             moments = self._look(flat, call, sketcher)
@@ -128,7 +129,7 @@ class SiteTally:
             min=float(low.min()) if len(low) else 0.0,
             max=float(high.max()) if len(high) else 0.0,
             norm=self.norm,
-            bits=f"{self._bits:016x}",
+            bits=_written(self._bits),
             sizes=self._sample.sizes,
             width=len(peaks),
             top_channels=tuple((channel, float(peaks[channel])) for channel in order),
@@ -137,11 +138,30 @@ class SiteTally:
         )
 
 
+def bits_of(values: Iterable[Tensor]) -> str:
+    """The digest of calls with these values."""
+    found = 0
+    for value in values:
+        if value.numel():
+            found = _chained(found, value.reshape(-1))
+    return _written(found)
+
+
+def _chained(before: int, flat: Tensor) -> int:
+    return (before * 1000003 + _bits(flat) + 1) % 2**63
+
+
+def _written(bits: int) -> str:
+    return f"{bits:016x}"
+
+
 def _bits(flat: Tensor) -> int:
-    """Changes with any bit; equal bits give the same number on every machine."""
-    if flat.element_size() == 8:
-        return int(flat.view(torch.int64).sum())
-    if flat.element_size() == 2 and flat.numel() % 2 == 0 and flat.storage_offset() % 2 == 0:
-        return int(flat.view(torch.int32).sum(dtype=torch.int32))
-    views = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-    return int(flat.view(views[flat.element_size()]).sum(dtype=torch.int32))
+    """Changes with any bit; equal bits give the same number on every machine: their sum in words of 64, modulo 2^64."""
+    words = 8 // flat.element_size()
+    whole = flat.numel() - flat.numel() % words
+    head = flat[:whole]
+    if head.data_ptr() % 8:
+        head = head.clone()
+    rest = flat[whole:].cpu().clone().view(torch.uint8).tolist()
+    total = int(head.view(torch.int64).sum()) if whole else 0
+    return (total + int.from_bytes(bytes(rest), "little")) % 2**63
