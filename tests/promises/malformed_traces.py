@@ -59,9 +59,18 @@ def forged(edit: Edit, *, signed: bool = True) -> bytes:
         lists = sorted((key for key in tensors if key.startswith("positions/")), key=lambda key: int(key.split("/")[1]))
         for key in ("sketch", "sample", *lists):
             if key in tensors:
-                found.update(tensors[key].contiguous().numpy().tobytes())
+                found.update(_bytes(tensors[key]))
+        for prefix in ("ids/0/", "hidden/0/"):
+            for key in sorted(key for key in tensors if key.startswith(prefix)):
+                value = tensors[key]
+                found.update(f"{key.removeprefix(prefix)} {value.dtype} {tuple(value.shape)}".encode())
+                found.update(_bytes(value))
         digest = found.hexdigest()
     return save(tensors, metadata={KEY: encode_line({"digest": digest, **head})})
+
+
+def _bytes(value: torch.Tensor) -> bytes:
+    return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def head(name: str, value: Any) -> Edit:
@@ -146,6 +155,15 @@ EDITS: dict[str, Edit] = {
     "a sample of whole numbers": tensor("sample", lambda t: t.to(torch.int64)),
     "a sample of another width": tensor("sample", lambda t: t[:, :5]),
     "positions of another shape": tensor("positions/0", lambda t: t[:, :1]),
+    "positions of bfloat16": tensor("positions/0", lambda t: t.bfloat16()),
+    "positions that are not whole": tensor("positions/0", lambda t: t.float()),
+    "a unit of nothing": lambda head, _: head["floor"].__setitem__("units", [0.0, 0.0078125]),
+    "units in no order": lambda head, _: head["floor"].__setitem__("units", [0.0078125, 1e-7]),
+    "a dtype that there is not": lambda head, _: head["environment"].__setitem__("dtype", "nope"),
+    "a dtype of whole numbers": lambda head, _: head["environment"].__setitem__("dtype", "int64"),
+    "a norm beyond all numbers": site("norm", 1e308),
+    "a negative decode": head("decode", -3),
+    "a site without calls": site("sizes", []),
     **{f"a dtype called {number}": site("count", text) for number, text in enumerate(HOSTILE[:10])},
 }
 UNSIGNED: dict[str, Edit] = {
@@ -155,6 +173,9 @@ UNSIGNED: dict[str, Edit] = {
     "an edited sketch": tensor("sketch", lambda t: t * 1.001),
     "an edited sample": tensor("sample", lambda t: t + 1),
     "edited tokens": head("tokens", "0" * 16),
+    "edited ids": tensor("ids/0/input_ids", lambda t: t + 1),
+    "ids of no dimension": tensor("ids/0/input_ids", lambda t: t[0, 0]),
+    "edited hidden states": tensor("hidden/0/0.0", lambda t: t * 2),
 }
 
 

@@ -66,12 +66,16 @@ def digest_of(trace: Trace) -> str:
     """Of everything but whole values."""
     digest = blake2b(encode_line(asdict(trace.head)).encode(), digest_size=8)
     for tensor in (trace.sketch, trace.sample, *_named(trace).values()):
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(_bytes(tensor))
     for given in (*trace.ids, *(states() for states in trace.hidden.values())):
         for name in sorted(given):
             digest.update(f"{name} {given[name].dtype} {tuple(given[name].shape)}".encode())
-            digest.update(given[name].contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(_bytes(given[name]))
     return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _named(trace: Trace) -> dict[str, Tensor]:
@@ -174,6 +178,8 @@ def _checked(home: Path, trace: Trace, digest: str) -> Trace:
     kinds = (torch.float32, torch.float64)
     if trace.sketch.dtype not in kinds or trace.sample.dtype not in kinds:
         raise InputError(f"{home}: sketch and sample must be float32 or float64; the file is damaged")
+    if any(found.dtype != torch.int64 for found in trace.positions):
+        raise InputError(f"{home}: positions must be int64; the file is damaged")
     if digest_of(trace) != digest:
         raise InputError(f"{home}: was changed after it was written, its digest is another; make it again")
     for problem in _problems(trace):
