@@ -16,7 +16,6 @@ looks like block 0. Errors so large that the answer is not linear, such as spike
 measured in `benchmarks/fingerprint`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..diagnosis.accepting import refuse_training
+from ..diagnosis.progress import Progress, silent
 from ..errors import InputError, NonFinite
 from ..injection import Injection
 from ..noise import RelativeGaussian
@@ -48,7 +48,6 @@ FLOOR = 10.0
 """how many times larger than the model's answer to one ulp of noise a deviation must be"""
 INSIDE = 0.5
 """share of the deviation's energy in the range of the head, below which the blocks do not explain it"""
-Progress = Callable[[str, int], Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Fingerprints:
         refuse_training(model)
         _refuse_padding(inputs)
         self._model, self._inputs, self._layout = model, inputs, layout or Layout.of(model)
-        step = (progress or _silent)("layers", len(self._layout.blocks))
+        step = (progress or silent)("layers", len(self._layout.blocks))
         responses = Responses(model, inputs, self._layout)
         self.logits = responses.logits.detach()
         self._view = View.of(model, self._layout, self.logits.shape[1], seed=seed)
@@ -212,7 +211,3 @@ def _refuse_padding(inputs: dict[str, Any]) -> None:
     mask = inputs.get("attention_mask")
     if isinstance(mask, Tensor) and not bool(mask.bool().all()):
         raise InputError("inputs: got padded rows, expected rows of one length, whose last tokens are all there")
-
-
-def _silent(_stage: str, _total: int) -> Callable[[], None]:
-    return lambda: None

@@ -5,7 +5,7 @@ does, and how layers answer to errors, is measured here. What the method finds a
 `benchmarks/fingerprint`, and told in docs/compare.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..comparing.fingerprint import Fingerprint, rank_layers_by_fingerprint
 from ..comparing.responses import logits_of
+from ..diagnosis.progress import Progress
 from ..errors import InputError
 from ..faults import FaultSimulator
 from ..sites import Layout
@@ -25,7 +26,6 @@ from .verdict import Evidence, Outcome, Suspect, Verdict
 __all__ = ["locate_by_fingerprint"]
 
 ROUNDING = "rounding"
-Progress = Callable[[str, int], Callable[[], None]]
 
 
 def locate_by_fingerprint(

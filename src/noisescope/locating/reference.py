@@ -1,12 +1,13 @@
 """Locating with a good device's trace: this device is traced on the same tokens and compared with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch import nn
 
 from ..comparing import Comparison, compare
 from ..comparing.words import verdict_line
+from ..diagnosis.progress import Progress
 from ..errors import InputError, quoted
 from ..models import digest_of
 from ..traces import Trace, trace
@@ -15,8 +16,6 @@ from ..traces.passes import batches_of
 from .verdict import Evidence, Suspect
 
 __all__ = ["against_reference", "compare_with", "evidence_of_reference"]
-
-Progress = Callable[[str, int], Callable[[], None]]
 
 
 def compare_with(

@@ -4,7 +4,7 @@
 >>> verdict.healthy, verdict.sites[0].name                     # doctest: +SKIP
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..capturing.finite import is_finite, non_finite
 from ..diagnosis.accepting import refuse_training
+from ..diagnosis.progress import Progress, silent
 from ..diagnosis.prompts import ROWS, open_prompts
 from ..errors import InputError, unknown_name
 from ..faults import Fault, FaultSimulator, Survey, parse_fault
@@ -38,7 +39,6 @@ __all__ = ["METHODS", "locate"]
 METHODS = ("auto", "repeat", "identities", "host", "srdd", "fingerprint")
 HOST, IDENTITIES = 2, 13
 """forward passes that a method may take, beside those of the runs"""
-Progress = Callable[[str, int], Callable[[], None]]
 
 
 def locate(
@@ -96,7 +96,7 @@ def locate(
     faults = [parse_fault(one, seed=seed) if isinstance(one, str) else one for one in _several(simulate)]
     survey = Survey.of(model, layout, inputs) if faults else None
     simulators = [FaultSimulator(model, fault, layout=layout, survey=survey) for fault in faults]
-    tell = progress or (lambda _stage, _total: lambda: None)
+    tell = progress or silent
     if method == "fingerprint" and good is not None:
         return locate_by_fingerprint(
             model, good, layout=layout, simulators=simulators, seed=seed, progress=tell, name=name

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..diagnosis.accepting import refuse_training
+from ..diagnosis.progress import Progress, silent
 from ..errors import InputError, ModelError, NothingMatched, quoted
 from ..sites import Layout
 from ..sites.patterns import pattern
@@ -24,9 +25,7 @@ from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes,
 from .recorded import Trace
 from .recorder import Recorder, Wanted
 
-__all__ = ["Progress", "layout_of", "trace", "wanted_sites"]
-
-Progress = Callable[[str, int], Callable[[], None]]
+__all__ = ["layout_of", "trace", "wanted_sites"]
 
 
 def trace(
@@ -105,7 +104,7 @@ def trace(
     job = _Job(
         model, layout, passes, run, wanted_sites(sites, backward=backward), seed, full or outputs_only, outputs_only
     )
-    tell = progress or (lambda _stage, _total: lambda: None)
+    tell = progress or silent
     names = (emulate,) if isinstance(emulate, str) else tuple(emulate)
     device: AbstractContextManager[object] = nullcontext()
     if names:
