@@ -33,25 +33,30 @@ class Sample:
     def fold(self, flat: Tensor, slabs: Slabs) -> None:
         """Adds the elements of a call."""
         self.sizes += (flat.numel(),)
-        slots, where = _taken(self._seed, self.sizes)
-        found = flat[torch.from_numpy(where).to(flat.device)].double()
+        slots, where = _taken(self._seed, self.sizes, flat.device)
         if self.values is None:
             self.values = slabs.take(SLOTS, dtype=torch.float64)
-        self.values[torch.from_numpy(slots).to(flat.device)] = found
+        self.values.index_copy_(0, slots, flat.index_select(0, where).double())
 
 
 def positions(seed: int, sizes: tuple[int, ...]) -> NDArray[np.int64]:
     """Slots x 2: the call and the element in it that each slot holds after calls of these sizes."""
     found = np.zeros((SLOTS, 2), dtype=np.int64)
     for call in range(len(sizes)):
-        slots, where = _taken(seed, sizes[: call + 1])
+        slots, where = _drawn(seed, sizes[: call + 1])
         found[slots] = np.stack([np.full(len(slots), call), where], axis=1)
     return found
 
 
 @lru_cache(maxsize=256)
-def _taken(seed: int, sizes: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The slots that the last of these calls takes, and its elements that go there."""
+def _taken(seed: int, sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The slots that the last of these calls takes, and its elements that go there, in the order that they lie in."""
+    slots, where = _drawn(seed, sizes)
+    order = where.argsort()
+    return torch.from_numpy(slots[order]).to(device), torch.from_numpy(where[order]).to(device)
+
+
+def _drawn(seed: int, sizes: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if not sizes[-1]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     random = keyed(seed, "sample", sizes)

@@ -162,6 +162,7 @@ def _bits(flat: Tensor) -> int:
     head = flat[:whole]
     if head.data_ptr() % 8:
         head = head.clone()
-    rest = flat[whole:].cpu().clone().view(torch.uint8).tolist()
     total = int(head.view(torch.int64).sum()) if whole else 0
-    return (total + int.from_bytes(bytes(rest), "little")) % 2**63
+    if whole < flat.numel():
+        total += int.from_bytes(bytes(flat[whole:].cpu().clone().view(torch.uint8).tolist()), "little")
+    return total % 2**63
