@@ -21,6 +21,7 @@ import typer
 
 from ..errors import InputError, printable
 from ..report.divergence import FILES
+from ..report.vote import FILES as VOTE_FILES
 from ..store.files import store_errors
 from .flags import flag
 from .interrupts import interruptible
@@ -28,11 +29,11 @@ from .run_directory import refuse_place
 from .screen import show
 
 if TYPE_CHECKING:
+    from ..comparing import Comparison, Vote
     from ..report import Report
 
 __all__ = ["NamesFile", "compare"]
 
-VOTE = {"json": "vote.json"}
 NamesFile = Annotated[
     str | None,
     typer.Option(
@@ -52,34 +53,31 @@ def compare(
 ) -> int:
     """Compare the traces of two devices: the first divergent operator, and which layer caused the error."""
     home = Path(output)
-    files = FILES if len(traces) == 2 else VOTE
+    files = FILES if len(traces) == 2 else VOTE_FILES
     if len(traces) < 2:
         raise InputError("compare: got one trace, expected the reference and a suspect")
     _refuse(home, files, overwrite=overwrite)
     with interruptible():
-        if len(traces) > 2:
-            return _vote(traces, names, home)
-        from ..comparing import compare as run
-
         diagnosis = flag("--report", _report, report) if report is not None else None
-        found = run(*traces, names=names, report=diagnosis)
+        found = _voted(traces, names, diagnosis) if len(traces) > 2 else _compared(traces, names, diagnosis)
         show("".join(f"{printable(line)}\n" for line in str(found).splitlines()))
         page = found.save(home)
     show(f"Report: {printable(str(page))}\n")
     return found.exit_code
 
 
-def _vote(traces: list[str], names: str | None, home: Path) -> int:
-    from .. import store
-    from ..comparing import compare_many
-    from ..store.encoding import encode
+def _compared(traces: list[str], names: str | None, diagnosis: "Report | None") -> "Comparison":
+    from ..comparing import compare as run
 
-    vote = compare_many(traces, names=names)
-    show("".join(f"{printable(line)}\n" for line in str(vote).splitlines()))
-    store.make_directory(home)
-    store.atomic_write(home / VOTE["json"], encode(vote.sections).encode())
-    show(f"Report: {printable(str(home / VOTE['json']))}\n")
-    return vote.exit_code
+    return run(*traces, names=names, report=diagnosis)
+
+
+def _voted(traces: list[str], names: str | None, diagnosis: "Report | None") -> "Vote":
+    if diagnosis is not None:
+        raise InputError("--report: ranks the layers of two traces; leave it out of a vote")
+    from ..comparing import compare_many
+
+    return compare_many(traces, names=names)
 
 
 def _report(path: str) -> "Report":

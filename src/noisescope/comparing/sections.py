@@ -11,7 +11,7 @@ from .judging import Judged
 from .pairing import Pairing
 from .ranking import Repair
 
-__all__ = ["sections_of"]
+__all__ = ["sections_of", "trace_section"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -41,7 +41,7 @@ def sections_of(
             "sources": [row.layer for row in layers if row.role == "source"],
             "fed": bool(fed),
         },
-        "traces": {"reference": _trace(a), "suspect": _trace(b)},
+        "traces": {"reference": trace_section(a), "suspect": trace_section(b)},
         "differences": [
             {"field": name, "reference": _plain(mine), "suspect": _plain(other)}
             for name, (mine, other) in differences.items()
@@ -65,7 +65,8 @@ def _outcome(first: Judged | None, *, judged: bool) -> str:
     return "within the noise floor" if judged else "inconclusive"
 
 
-def _trace(trace: Trace) -> dict[str, Any]:
+def trace_section(trace: Trace) -> dict[str, Any]:
+    """What a trace is of."""
     head = trace.head
     full = sum(site.count * _BYTES.get(site.dtype, 4) for site in head.sites)
     kept = trace.sketch.numel() * 4 + trace.sample.numel() * trace.sample.element_size()

@@ -22,12 +22,13 @@ from .escaping import visible
 from .page.contents import contents
 from .page.data import page_data
 
-__all__ = ["content_security_policy", "environment", "json_block", "page_parts", "render_html"]
+__all__ = ["content_security_policy", "environment", "json_block", "page_parts", "render_html", "render_plain"]
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 WORDS = ("CRITICAL", "HIGH", "MODERATE", "MEDIUM", "LOW", "ROBUST")
 """readings that have a colour of their own"""
 SCRIPTS = ("plots.js", "scrolling.js", "grid.js", "map.js", "panel.js", "windows.js", "charts.js", "controls.js")
+PLAIN_SCRIPTS = ("no_plots.js", "scrolling.js", "controls.js")
 
 
 def render_html(sections: Mapping[str, Any]) -> str:
@@ -48,6 +49,25 @@ def page_parts(styles: Sequence[str], scripts: Sequence[str]) -> tuple[str, list
     """What a page with plots brings along: its style, plotly and these scripts, and styles that plotly would add."""
     plotly = _plotly()
     return "".join(map(_asset, styles)), [plotly, *map(_asset, scripts)], _style_ids(plotly)
+
+
+def render_plain(
+    template: str, contents: Mapping[str, Any], *, styles: Sequence[str] = (), words: Sequence[str] = ()
+) -> str:
+    """A page without plots; `words` have colours of their own in these `styles`."""
+    style, scripts = "".join(map(_asset, ("page.css", *styles))), [*map(_asset, PLAIN_SCRIPTS)]
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            contents,
+            policy=content_security_policy(scripts, [style]),
+            style=Markup(style),
+            scripts=[Markup(script) for script in scripts],
+            known_words=(*WORDS, *words),
+            reserved_styles=(),
+        )
+    )
 
 
 @lru_cache(maxsize=1)

@@ -12,12 +12,15 @@ rounded too, as they are on a device without the fused kernel.
 
 A site's floor is |run - reference| / |reference|, and half a unit at least. Its tolerance is four times that, or what
 noise of four units does where that is more: where a decision may fall otherwise, errors do not grow in proportion. In a
-mixture of experts, where a token may go to another expert, that is drawn four times.
+mixture of experts, where a token may go to another expert, that is drawn eight times. An expert's rows then move up or
+down, and no draw tells how many of them: where that is seen, the tolerance is 2, and no two values of one size differ
+by more.
 
 Floors are the reference's affair: of its own dtype, and of bfloat16 for a suspect that computes in less. Nothing that a
 suspect says of itself can excuse it.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -38,8 +41,10 @@ __all__ = ["FACTOR", "Floors", "Sketches", "measure_floors", "units_of"]
 
 FACTOR = 4.0
 """units of the noise that tolerances are measured with"""
-DRAWS = 4
+DRAWS = 8
 """of that noise, where tokens may be routed otherwise"""
+MOVED, APART = 0.25, 2.0
+"""an error of an expert's value that only rows in other places explain, and the most that they can differ by"""
 _FLOAT32 = 2.0**-23
 _TABLE = 1 << 20
 _ROTARY = ("matmul", "bmm")
@@ -67,16 +72,34 @@ def measure_floors(
 ) -> Floors:
     """Runs with noise of one and of four units, for each unit; `run` records what is computed inside a context."""
     found: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in clean}
-    draws = DRAWS if grouped_modules(layout) else 1
+    grouped = grouped_modules(layout)
     for unit in units:
         once = run(OneUlp(layout, unit, seed=seed))
-        more = [run(OneUlp(layout, unit, seed=seed + draw, factor=FACTOR)) for draw in range(draws)]
+        draws = range(DRAWS if grouped else 1)
+        more = [run(OneUlp(layout, unit, seed=seed + draw, factor=FACTOR)) for draw in draws]
         on_run()
+        errors = [{key: relative_error(clean[key], other.get(key)) for key in clean} for other in (once, *more)]
+        moved = set().union(*(_moved(each, grouped) for each in errors))
         for key, (floors, tolerances) in found.items():
-            floors.append(max(relative_error(clean[key], once.get(key)), unit / 2))
-            wider = (relative_error(clean[key], other.get(key)) for other in more)
-            tolerances.append(max(FACTOR * floors[-1], *wider))
+            floors.append(max(errors[0][key], unit / 2))
+            tolerances.append(max(FACTOR * floors[-1], *(each[key] for each in errors), APART * (key in moved)))
     return {key: (tuple(floors), tuple(tolerances)) for key, (floors, tolerances) in found.items()}
+
+
+def _moved(errors: Mapping[Key, float], grouped: frozenset[str]) -> set[Key]:
+    """Values of experts whose rows are in other places, by errors in the order of the calls.
+
+    Their error is a quarter of their size, or several times what the values just before them have: norm and router.
+    """
+    if not grouped:
+        return set()
+    found, before = set(), deque([0.0], maxlen=4)
+    for key, error in errors.items():
+        if not any(key[1].startswith(f"{path}.") for path in grouped):
+            before.append(error)
+        elif error > min(MOVED, FACTOR * max(before)):
+            found.add(key)
+    return found
 
 
 def relative_error(clean: SiteTally, other: SiteTally | None) -> float:

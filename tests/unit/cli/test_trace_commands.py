@@ -50,8 +50,12 @@ def test_a_broken_one(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_the_odd_one_out(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traces = [str(home / f"{name}.trace") for name in ("good", "bad", "again")]
     assert main(["compare", *traces, "--output", str(tmp_path)]) == 10
-    assert "odd one out: bad.trace" in capsys.readouterr().out
+    assert "bad.trace is the odd one out" in capsys.readouterr().out
     assert json.loads((tmp_path / "vote.json").read_text())["odd"] == "bad.trace"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["vote.html", "vote.json", "vote.md"]
+    assert main(["compare", *traces, "--output", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["compare", *traces, "--report", str(tmp_path), "--output", str(tmp_path / "x")]) == 2
 
 
 def test_the_gate(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

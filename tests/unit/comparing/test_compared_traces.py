@@ -14,6 +14,7 @@ from trials import IDS, healthy
 import noisescope as ns
 from families import build, tokens
 from noisescope.comparing.names import read_names, renaming
+from noisescope.comparing.voting import FALSE_ALARM, MISSED
 from noisescope.errors import InputError, NothingMatched
 from noisescope.traces import Trace
 from trained import fixture
@@ -170,17 +171,27 @@ def test_the_odd_one_out(reference: Trace) -> None:
     same = ns.trace(model, IDS)
     vote = ns.compare_many([same, reference, broken("gain:0.1@2.linear"), same])
     assert (vote.odd, vote.exit_code) == ("trace 3", 10)
-    assert vote.confidence > 0.95
-    assert "odd one out: trace 3" in str(vote)
+    assert vote.confidence == pytest.approx(posterior(4))
+    assert "trace 3 is the odd one out: it diverges from all others" in str(vote)
     fine = ns.compare_many([same, reference, narrow])
-    assert (fine.odd, fine.exit_code) == (None, 0)
-    assert "all 3 agree" in fine.sentence
+    assert (fine.odd, fine.confidence, fine.exit_code) == (None, None, 0)
+    assert "All 3 agree" in str(fine)
+
+
+def posterior(devices: int) -> float:
+    """By the table: healthy or one of them off, what is seen under each, and Bayes' rule."""
+    prior = {"nobody": 0.5} | {f"device {n}": 0.5 / devices for n in range(devices)}
+    seen = {"nobody": FALSE_ALARM, "device 0": 1 - MISSED}  # the others off: never this pattern
+    return prior["device 0"] * seen["device 0"] / sum(prior[name] * seen.get(name, 0.0) for name in prior)
 
 
 def test_two_odd_ones_cannot_be_told_apart(reference: Trace) -> None:
     vote = ns.compare_many([reference, broken("gain:0.1@2.linear"), broken("gain:0.2@5.linear")])
     assert (vote.odd, vote.exit_code) == (None, 11)
-    assert "cannot tell" in vote.sentence
+    assert "It cannot be told: 3 of 3 pairs diverge" in str(vote)
+    assert "More than one of them is off" in str(vote)
+    coarse = ns.trace(fixture("llama")[0].bfloat16(), IDS, floor=False)
+    assert "vote among traces of one dtype" in str(ns.compare_many([reference, coarse, broken("gain:0.01@2.linear")]))
     with pytest.raises(InputError, match="at least three"):
         ns.compare_many([reference, reference])
 

@@ -118,7 +118,7 @@ def test_a_vote_without_floors_claims_nothing() -> None:
     other = ns.trace(model, IDS, floor=False, emulate="gain:0.1@2.linear")
     vote = ns.compare_many([bare, other, bare])
     assert (vote.odd, vote.exit_code) == (None, 11)
-    assert vote.sentence.startswith("cannot tell: none of the traces has a noise floor")
+    assert "none of the traces has a noise floor" in str(vote)
 
 
 def test_inputs_of_another_model_are_refused_before_anything_runs() -> None:

@@ -13,7 +13,6 @@ from .lines import HEAD, HEAD_OF_MAP, LONGEST, alone, cells
 
 __all__ = ["render_page"]
 
-_STYLES, _SCRIPTS = ("page.css", "differences.css"), ("no_plots.js", "scrolling.js", "controls.js")
 _KINDS: dict[str, Kind] = {"row": "name", "verdict": "word", "KL before": "run", "after": "run"}
 _OPEN = 24
 """significant rows that are open"""
@@ -27,26 +26,9 @@ _TITLES = {
 
 def render_page(found: Differences) -> str:
     """The whole page as text; the same reports give the same text."""
-    from markupsafe import Markup
+    from ..html import render_plain
 
-    from ..html import ASSETS, WORDS, content_security_policy, environment
-
-    style, *scripts = (
-        "".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
-        for names in (_STYLES, *((script,) for script in _SCRIPTS))
-    )
-    return (
-        environment()
-        .get_template("differences.html")
-        .render(
-            _contents(found),
-            policy=content_security_policy(scripts, [style]),
-            style=Markup(style),
-            scripts=[Markup(script) for script in scripts],
-            known_words=(*WORDS, *SIGNIFICANT),
-            reserved_styles=(),
-        )
-    )
+    return render_plain("differences.html", _contents(found), styles=("differences.css",), words=SIGNIFICANT)
 
 
 def _contents(found: Differences) -> dict[str, Any]:
