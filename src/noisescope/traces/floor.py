@@ -10,17 +10,16 @@ which K terms are summed in float32, may do to a sum: one term after the other, 
 such noise, and four times an eighth leaves room for it. Attention runs in steps, so that scores and probabilities are
 rounded too, as they are on a device without the fused kernel.
 
-A site's floor is |run - reference| / |reference|, and half a unit at least. Its tolerance is four times that, or what
-noise of four units does where that is more: where a decision may fall otherwise, errors do not grow in proportion. In a
-mixture of experts, where a token may go to another expert, that is drawn eight times. An expert's rows then move up or
-down, and no draw tells how many of them: where that is seen, the tolerance is 2, and no two values of one size differ
-by more.
+A site's floor is the largest |run - reference| / |reference| of several draws of that noise, and half a unit at least;
+its tolerance is four times that. Draws agree unless a decision falls otherwise: a token goes to another expert, or
+becomes one that all others attend to. Then errors are as large as values, and no draw tells how many decisions will. In
+half precision that is not rare; the noise is several times what a device's own rounding does, so that draws show it
+before devices do.
 
 Floors are the reference's affair: of its own dtype, and of bfloat16 for a suspect that computes in less. Nothing that a
 suspect says of itself can excuse it.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -40,11 +39,11 @@ from .tally import SiteTally
 __all__ = ["FACTOR", "Floors", "Sketches", "measure_floors", "units_of"]
 
 FACTOR = 4.0
-"""units of the noise that tolerances are measured with"""
-DRAWS = 8
-"""of that noise, where tokens may be routed otherwise"""
-MOVED, APART = 0.25, 2.0
-"""an error of an expert's value that only rows in other places explain, and the most that they can differ by"""
+"""how many times the floor is tolerated"""
+DRAWS, HALF_DRAWS, EXPERTS_DRAWS = 2, 4, 8
+"""of the noise: in wide dtypes, in half precision, and in that where every token is routed to some expert"""
+HALF = 2.0**-12
+"""units from which on decisions fall otherwise now and then"""
 _FLOAT32 = 2.0**-23
 _TABLE = 1 << 20
 _ROTARY = ("matmul", "bmm")
@@ -70,36 +69,16 @@ def measure_floors(
     seed: int,
     on_run: Callable[[], None],
 ) -> Floors:
-    """Runs with noise of one and of four units, for each unit; `run` records what is computed inside a context."""
-    found: dict[Key, tuple[list[float], list[float]]] = {key: ([], []) for key in clean}
-    grouped = grouped_modules(layout)
+    """Runs with noise, for each unit; `run` records what is computed inside a context."""
+    found: dict[Key, list[float]] = {key: [] for key in clean}
+    several = EXPERTS_DRAWS if grouped_modules(layout) else HALF_DRAWS
     for unit in units:
-        once = run(OneUlp(layout, unit, seed=seed))
-        draws = range(DRAWS if grouped else 1)
-        more = [run(OneUlp(layout, unit, seed=seed + draw, factor=FACTOR)) for draw in draws]
+        draws = range(several if unit > HALF else DRAWS)
+        noisy = [run(OneUlp(layout, unit, seed=seed + draw)) for draw in draws]
         on_run()
-        errors = [{key: relative_error(clean[key], other.get(key)) for key in clean} for other in (once, *more)]
-        moved = set().union(*(_moved(each, grouped) for each in errors))
-        for key, (floors, tolerances) in found.items():
-            floors.append(max(errors[0][key], unit / 2))
-            tolerances.append(max(FACTOR * floors[-1], *(each[key] for each in errors), APART * (key in moved)))
-    return {key: (tuple(floors), tuple(tolerances)) for key, (floors, tolerances) in found.items()}
-
-
-def _moved(errors: Mapping[Key, float], grouped: frozenset[str]) -> set[Key]:
-    """Values of experts whose rows are in other places, by errors in the order of the calls.
-
-    Their error is a quarter of their size, or several times what the values just before them have: norm and router.
-    """
-    if not grouped:
-        return set()
-    found, before = set(), deque([0.0], maxlen=4)
-    for key, error in errors.items():
-        if not any(key[1].startswith(f"{path}.") for path in grouped):
-            before.append(error)
-        elif error > min(MOVED, FACTOR * max(before)):
-            found.add(key)
-    return found
+        for key, floors in found.items():
+            floors.append(max(unit / 2, *(relative_error(clean[key], other.get(key)) for other in noisy)))
+    return {key: (tuple(floors), tuple(FACTOR * floor for floor in floors)) for key, floors in found.items()}
 
 
 def relative_error(clean: SiteTally, other: SiteTally | None) -> float:
@@ -110,11 +89,11 @@ def relative_error(clean: SiteTally, other: SiteTally | None) -> float:
 
 
 class OneUlp:
-    """Puts noise of some units in the last place on everything that is computed in its `with` block."""
+    """Puts noise of one unit in the last place on everything that is computed in its `with` block."""
 
-    def __init__(self, layout: Layout, unit: float, *, seed: int, factor: float = 1.0) -> None:
-        self._random = keyed(seed, "one ulp", unit, factor)
-        self._table = torch.from_numpy(self._random.uniform(-factor, factor, 2 * _TABLE).astype(np.float32))
+    def __init__(self, layout: Layout, unit: float, *, seed: int) -> None:
+        self._random = keyed(seed, "one ulp", unit)
+        self._table = torch.from_numpy(self._random.uniform(-1, 1, 2 * _TABLE).astype(np.float32))
         self._unit, self._blocks = unit, bool(layout.blocks)
         self._terms = 1
         """of the sum that is computed now"""

@@ -45,7 +45,8 @@ class SiteHead:
     positions: int
     """which list of positions its sample was taken at"""
     floors: tuple[float, ...]
-    """relative error with noise of one unit in the last place everywhere, for each unit of the trace's floor"""
+    """relative error with noise of one unit in the last place everywhere, for each unit of the trace's floor; the
+    largest of several draws"""
     tolerances: tuple[float, ...]
     """the largest relative error that a healthy device of that unit may show"""
     own_tolerances: tuple[float, ...]
@@ -79,7 +80,7 @@ class FloorHead:
     units: tuple[float, ...]
     """eps of the dtypes that it was measured for, the finest first"""
     factor: float
-    """how many units the noise of the tolerance has"""
+    """how many times the floor is tolerated"""
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,8 @@ def subject(sections: Sections, name: Name = str) -> Iterator[tuple[str, str]]:
     where = f"{plural(len(sections['sites']), 'site')} in {plural(reference['layers'], 'layer')}"
     yield "compared", f"{where}, {plural(reference['tokens'], 'token')} ({name(reference['data'])})"
     if floor := sections["floor"]:
-        units = number(int(floor["factor"]) if floor["factor"] in range(1000) else floor["factor"])
-        noise = f"what noise of {units} units in the last place ({number(floor['unit'])}) does"
+        factor = number(int(floor["factor"]) if floor["factor"] in range(1000) else floor["factor"])
+        noise = f"{factor} times what noise of one unit in the last place ({number(floor['unit'])}) does"
         yield "tolerated", f"{noise}, measured on {plural(floor['tokens'], 'token')}"
 
 
