@@ -29,7 +29,7 @@ __all__ = ["validate_migration"]
 
 _CHECKS = {
     **dict.fromkeys(("max_mape", "max_mae", "max_error"), optional(number(least=0))),
-    "min_cosine": optional(number(least=-1)),
+    "min_cosine": optional(number(least=-1, most=1)),
     "min_sqnr": optional(number(least=-1000)),
     "layers": parse_layers,
 }

@@ -6,15 +6,15 @@
 
 Between devices that give the same bits when they are healthy, any difference is an error, however small. Without a run
 that was fed with the reference's inputs, only the layer of the first divergence is known to be a source; what comes
-after it is `unknown`, as is everything where there is no floor to judge by.
+after it is `unknown`, as is everything where there is no floor to judge by. Where gradients alone diverge, the layers
+are those that they pass, from the head down.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..specs import OUTSIDE, Layer
-from ..traces import Trace
-from .judging import Judged, find_first, same_kernels
+from .judging import Judged, find_first
 
 __all__ = ["LayerRow", "blame", "ends_of", "layers_of", "worst_end"]
 
@@ -51,21 +51,21 @@ class LayerRow:
 
 
 def blame(
-    free: Sequence[Judged], fed: Sequence[Judged], first: Judged | None, a: Trace, b: Trace
+    free: Sequence[Judged], fed: Sequence[Judged], first: Judged | None, *, alike: bool | None
 ) -> tuple[LayerRow, ...]:
-    """The layers in their order."""
-    ours, own = layers_of(free), layers_of(fed)
-    alike = first is not None and _mostly_same_bits(own, a, b)
+    """The layers in the order in which an error passes them; `alike` as for `find_first`."""
+    phase = first.site.phase if first is not None else "forward"
+    ours, own = layers_of(free, phase), layers_of(fed, phase)
     rows: list[LayerRow] = []
     for layer, sites in ours.items():
         last, fed_sites = worst_end(sites), own.get(layer, [])
         error, inherited = last.metrics.relative_error.value, rows[-1].error if rows else 0.0
-        began = _began(layer, fed_sites, first, a, b, alike=alike) if first is not None else None
+        began = _began(layer, fed_sites, first, alike=alike) if first is not None else None
         carries = any(site.beyond or (alike and not site.same_bits) for site in sites)
         rows.append(
             LayerRow(
                 layer=layer,
-                role="source" if began else _role(sites, carries=first is not None and carries, fed=bool(fed)),
+                role="source" if began else _role(sites, carries=first is not None and carries, fed=bool(own)),
                 error=error,
                 inherited=inherited,
                 added=worst_end(fed_sites).metrics.relative_error.value if fed_sites else None,
@@ -85,13 +85,13 @@ def _role(sites: Sequence[Judged], *, carries: bool, fed: bool) -> str:
     return "amplifier" if fed else "unknown"
 
 
-def layers_of(sites: Sequence[Judged]) -> dict[Layer, list[Judged]]:
-    """Forward sites, in the layers' order."""
+def layers_of(sites: Sequence[Judged], phase: str = "forward") -> dict[Layer, list[Judged]]:
+    """Sites of one phase by layer, in the order in which they are passed."""
     found: dict[Layer, list[Judged]] = {}
     for site in sites:
-        if site.site.layer is not None and site.site.phase == "forward":
+        if site.site.layer is not None and site.site.phase == phase:
             found.setdefault(site.site.layer, []).append(site)
-    return {layer: found[layer] for layer in sorted(found, key=_order)}
+    return {layer: found[layer] for layer in sorted(found, key=_order, reverse=phase == "backward")}
 
 
 def ends_of(sites: Sequence[Judged]) -> list[Judged]:
@@ -110,18 +110,10 @@ def _order(layer: Layer) -> tuple[int, int]:
     return (0, 0) if layer == OUTSIDE[0] else (2, OUTSIDE.index(layer) if layer in OUTSIDE else len(OUTSIDE))
 
 
-def _began(layer: Layer, fed: Sequence[Judged], first: Judged, a: Trace, b: Trace, *, alike: bool) -> Judged | None:
+def _began(layer: Layer, fed: Sequence[Judged], first: Judged, *, alike: bool | None) -> Judged | None:
     """Where a layer's own error began; None if it added none."""
     if layer == first.site.layer:
         return first
-    if (found := find_first(fed, a, b)) is not None:
+    if (found := find_first(fed, alike=alike)) is not None:
         return found
     return next((site for site in fed if not site.same_bits), None) if alike else None
-
-
-def _mostly_same_bits(own: dict[Layer, list[Judged]], a: Trace, b: Trace) -> bool:
-    """Whether any difference in bits is an error: the devices are of one make, or most fed layers agree in all bits."""
-    if same_kernels(a, b):
-        return True
-    equal = [all(site.same_bits for site in sites) for layer, sites in own.items() if isinstance(layer, int)]
-    return 2 * sum(equal) > len(equal)

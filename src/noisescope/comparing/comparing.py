@@ -4,7 +4,6 @@
 >>> found.first.site.name, found.sources               # doctest: +SKIP
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import InputError
@@ -12,20 +11,20 @@ from ..report import Report
 from ..traces import Trace, load_trace
 from .blaming import blame
 from .comparison import Comparison
-from .judging import Judged, Yardstick, find_first, judge
-from .names import Rename, read_names, renaming
-from .pairing import Pairing, differences, pair_up, refuse
+from .judging import Yardstick, devices_alike, find_first, judge_all
+from .names import Names, renamed
+from .pairing import differences, pair_up, refuse
 from .ranking import rank_repairs
 from .sections import sections_of
 
-__all__ = ["compare", "opened"]
+__all__ = ["compare", "compare_traces", "opened"]
 
 
 def compare(
     reference: Trace | str | Path,
     suspect: Trace | str | Path,
     *,
-    names: Mapping[str, str] | str | Path | None = None,
+    names: Names | None = None,
     report: Report | None = None,
     fed: bool = True,
 ) -> Comparison:
@@ -39,16 +38,22 @@ def compare(
         fed: look at the suspect's run with the reference's inputs, if it has one.
     """
     a, b = opened(reference), opened(suspect)
-    rename = _rename(names)
-    refuse(a, b, renamed=rename is not None)
-    yardstick = Yardstick.of(a, a, b)
-    pairing = pair_up(a, b, rename=rename)
+    return compare_traces(a, renamed(b, names) if names else b, renamed=bool(names), report=report, fed=fed)
+
+
+def compare_traces(a: Trace, b: Trace, *, renamed: bool, report: Report | None, fed: bool) -> Comparison:
+    """The same of two traces in memory; `renamed` says that the names of one have been made those of the other."""
+    refuse(a, b, renamed=renamed)
+    pairing = pair_up(a, b)
     if not pairing.pairs:
-        raise InputError(f"{a.name or 'the first trace'} and {b.name or 'the second'}: have no site in common")
-    free = _judged(pairing, a, b, yardstick)
-    own = _fed(a, b, yardstick, rename) if fed else ()
-    first = find_first(free, a, b)
-    layers = blame(free, own, first, a, b)
+        raise InputError(_nothing_in_common(a, b))
+    yardstick = Yardstick.of(a, b)
+    free = judge_all(pairing.pairs, a, b, yardstick)
+    fits = b.head.inputs_from == a.digest
+    own = judge_all(pair_up(a, b, run="fed").pairs, a, b, yardstick, fed=True) if fed and fits else ()
+    alike = devices_alike(own, a, b)
+    first = find_first(free, alike=alike)
+    layers = blame(free, own, first, alike=alike)
     sections = sections_of(
         a,
         b,
@@ -60,6 +65,7 @@ def compare(
         layers=layers,
         repairs=rank_repairs(layers, own, report, blocks=a.head.layers) if report is not None else (),
         unit=yardstick.unit if yardstick is not None else None,
+        fed_by_another=fed and b.head.inputs_from is not None and not fits,
     )
     return Comparison(a, b, free, own, first, layers, sections)
 
@@ -69,25 +75,10 @@ def opened(trace: Trace | str | Path) -> Trace:
     return trace if isinstance(trace, Trace) else load_trace(trace)
 
 
-def _rename(names: Mapping[str, str] | str | Path | None) -> Rename | None:
-    if not names and not isinstance(names, (str, Path)):
-        return None
-    return renaming(names) if isinstance(names, Mapping) else read_names(names)
-
-
-def _judged(
-    pairing: Pairing, a: Trace, b: Trace, yardstick: Yardstick | None, *, fed: bool = False
-) -> tuple[Judged, ...]:
-    return tuple(judge(pair, a, b, yardstick, fed=fed) for pair in pairing.pairs)
-
-
-def _fed(a: Trace, b: Trace, yardstick: Yardstick | None, rename: Rename | None) -> tuple[Judged, ...]:
-    """The fed run of the suspect, if it was fed by this reference."""
-    if b.head.inputs_from is None:
-        return ()
-    if b.head.inputs_from != a.digest:
-        raise InputError(
-            f"{b.name or 'the second trace'}: was fed with the inputs of another trace than {a.name or 'the first'}; "
-            "compare it with that one"
+def _nothing_in_common(a: Trace, b: Trace) -> str:
+    told = f"{a.name or 'the first trace'} and {b.name or 'the second'}: have no site in common"
+    if a.head.outputs_only != b.head.outputs_only:
+        return (
+            f"{told}, one holds logits alone; `noisescope locate --method fingerprint --reference` takes such a trace"
         )
-    return _judged(pair_up(a, b, run="fed", rename=rename), a, b, yardstick, fed=True)
+    return told

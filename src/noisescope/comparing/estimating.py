@@ -140,7 +140,8 @@ def _error_norm(a: Side, b: Side) -> Figure:
     found = float((b.sketch.double() - a.sketch.double()).norm())
     spread, slack = _Z * STANDARD_ERROR, ROUNDING * max(a.head.norm, b.head.norm)
     low, high = found * sqrt(1 - spread) - slack, found * sqrt(1 + spread) + slack
-    return Figure(found, max(low, abs(b.head.norm - a.head.norm) - slack, 0.0), high)
+    low = max(low, abs(b.head.norm - a.head.norm) - slack, 0.0)  # by the triangle of the two values and the error
+    return Figure(max(found, low), low, max(high, low))
 
 
 def _cosine(mine: float, other: float, error: float) -> float:

@@ -1,7 +1,9 @@
 """validate_migration(): the gate of a move to other hardware. Some layers, some limits, and a yes or no.
 
-A layer passes if the figures at its last operator are within the limits, in every stage that was traced. Where they
-are estimated, it is their interval that decides: passed if all of it is within, failed otherwise.
+A layer passes if the figures at its last operator are within the limits, in every stage that was traced, and in the
+backward pass if that was. Where they are estimated, it is their interval that decides: passed if all of it is within,
+failed otherwise. What cannot be checked is refused: a gate that has looked at nothing is not passed. A model without
+blocks is one layer, `model`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,17 +14,19 @@ from xml.sax.saxutils import quoteattr
 
 from ..errors import InputError, NothingMatched, printable
 from ..specs import Layer, parse_layers
-from ..traces import Trace
-from .blaming import ends_of, layers_of
+from ..traces import SiteHead, Trace
 from .comparing import compare
 from .comparison import Comparison
 from .estimating import Figure
 from .judging import Judged
+from .names import Names
 
 __all__ = ["LIMITS", "Gate", "GateRow", "validate_migration"]
 
 LIMITS = {"mape": "max", "mae": "max", "relative_error": "max", "cosine": "min", "sqnr_db": "min"}
 """metric -> whether its limit is the largest or the smallest that passes"""
+MODEL = "model"
+"""the layer of what is in none"""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class GateRow:
 
     layer: Layer
     stage: str
+    phase: str
     site: str
     metric: str
     figure: Figure
@@ -42,8 +47,10 @@ class GateRow:
         """In words."""
         found = f"{self.figure.value:.4g} [{self.figure.low:.4g}, {self.figure.high:.4g}]"
         word = "at most" if LIMITS[self.metric] == "max" else "at least"
+        where = "model" if self.layer == MODEL else f"layer {self.layer}"
         stage = f", {self.stage}" if self.stage == "decode" else ""
-        return f"layer {self.layer}{stage}: {self.metric} {found}, {word} {self.limit:g} at {self.site}"
+        stage += ", backward" if self.phase == "backward" else ""
+        return f"{where}{stage}: {self.metric} {found}, {word} {self.limit:g} at {self.site}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +96,9 @@ class Gate:
         yield f'<testsuites name="noisescope" {counts}>'
         yield f'  <testsuite name="validate-migration" {counts}>'
         for row in self.rows:
-            name, site = (_attribute(text) for text in (f"layer {row.layer} {row.stage} {row.metric}", row.site))
+            name, site = (
+                _attribute(text) for text in (f"layer {row.layer} {row.stage} {row.phase} {row.metric}", row.site)
+            )
             if row.passed:
                 yield f"    <testcase name={name} classname={site}/>"
             else:
@@ -110,7 +119,7 @@ def validate_migration(
     *,
     layers: int | str | Iterable[int | str] | None = None,
     limits: Mapping[str, float] | None = None,
-    names: Mapping[str, str] | str | Path | None = None,
+    names: Names | None = None,
 ) -> Gate:
     """Whether the suspect's layers are as near to the reference's as somebody asks for.
 
@@ -125,32 +134,50 @@ def validate_migration(
     asked = dict(limits) if limits is not None else {"mape": 0.05}
     if not asked or (unknown := set(asked) - set(LIMITS)):
         raise InputError(f"limits: got {sorted(unknown) if asked else 'none'}, expected some of {' '.join(LIMITS)}")
-    comparison = compare(reference, suspect, names=names)
-    found = layers_of(comparison.sites)
+    comparison = compare(reference, suspect, names=names, fed=False)
     wanted = parse_layers(layers)
-    traced = dict.fromkeys(site.layer for site in comparison.reference.sites if site.layer is not None)
-    if wanted is None and (missing := [layer for layer in traced if layer not in found]):
-        raise NothingMatched(
-            f"layers: {_told(missing)} are not in the suspect's trace; name those to check with --layers"
-        )
+    ends = _ends(comparison.reference.sites)
+    there = dict.fromkeys(layer for layer, *_ in ends)
     for layer in wanted or ():
-        if layer not in found:
-            raise NothingMatched(f"layers: {layer} is not in both traces; there are {_told(found)}")
-    rows = [
-        _row(layer, end, sites, metric, limit)
-        for layer, sites in found.items()
-        if wanted is None or layer in wanted
-        for end in ends_of(sites)
-        for metric, limit in asked.items()
-    ]
+        if layer not in there:
+            raise NothingMatched(f"layers: {layer} is not in the reference's trace; there are {_told(there)}")
+    chosen = {key: site for key, site in ends.items() if wanted is None or key[0] in wanted}
+    if not chosen:
+        raise NothingMatched(f"layers: got none, expected some of {_told(there)}")
+    judged = {_key(site.site): site for site in comparison.sites}
+    rows = []
+    for (layer, _, _), end in chosen.items():
+        if (last := judged.get(_key(end))) is None:
+            raise NothingMatched(
+                f"layers: the suspect's trace does not hold {end.name}, the last operator of {layer}; record it, or "
+                "name other layers with --layers"
+            )
+        lost = any(_is_lost(site) for site in comparison.sites if _layer(site.site) == layer)
+        rows += [_row(layer, last, metric, limit, lost=lost) for metric, limit in asked.items()]
     return Gate(tuple(rows), comparison)
 
 
-def _row(layer: Layer, last: Judged, sites: list[Judged], metric: str, limit: float) -> GateRow:
+def _ends(sites: Iterable[SiteHead]) -> dict[tuple[Layer, str, str], SiteHead]:
+    """Layer, stage and phase -> the last operator there."""
+    return {(_layer(site), site.stage, site.phase): site for site in sites if site.run == "free"}
+
+
+def _layer(site: SiteHead) -> Layer:
+    return MODEL if site.layer is None else site.layer
+
+
+def _key(site: SiteHead) -> tuple[str, str]:
+    return site.stage, site.name
+
+
+def _is_lost(site: Judged) -> bool:
+    return site.non_finite[0] != site.non_finite[1]
+
+
+def _row(layer: Layer, last: Judged, metric: str, limit: float, *, lost: bool) -> GateRow:
     figure: Figure = getattr(last.metrics, metric)
     within = figure.high <= limit if LIMITS[metric] == "max" else figure.low >= limit
-    lost = any(site.non_finite[0] != site.non_finite[1] for site in sites)
-    return GateRow(layer, last.site.stage, last.site.name, metric, figure, limit, within and not lost)
+    return GateRow(layer, last.site.stage, last.site.phase, last.site.name, metric, figure, limit, within and not lost)
 
 
 def _told(layers: Iterable[Layer]) -> str:

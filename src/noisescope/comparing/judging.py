@@ -4,11 +4,15 @@ A site is beyond if even the low end of its error is above the reference's toler
 that are not finite. A difference in bits below that is what healthy devices show.
 
 The first site beyond is not always where it began: a small error may grow on its way. But where the devices give the
-same bits for every operator before some site, and compute with the same arithmetic, that site is it.
+same bits for every operator before some site, and compute with the same arithmetic, that site is it. Whether they do is
+seen in the run that was fed, where most layers then agree in all bits; without one, in another layer that computes the
+same, or taken from what the traces say of their devices.
+
+A site is judged by the floor of the coarsest dtype that either side has computed in up to there.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp, inf, log
 
 import torch
@@ -17,9 +21,20 @@ from ..traces import SiteHead, Trace
 from .estimating import EQUAL, Metrics, Side, estimate, exact
 from .pairing import Pair
 
-__all__ = ["Judged", "Yardstick", "find_first", "judge"]
+__all__ = ["Judged", "Yardstick", "devices_alike", "find_first", "judge_all"]
 
-_SAME_KERNELS = ("device", "dtype", "attention", "threads", "machine", "torch")
+_SAME_KERNELS = (
+    "device",
+    "accelerator",
+    "dtype",
+    "attention",
+    "threads",
+    "machine",
+    "torch",
+    "matmul_precision",
+    "deterministic",
+    "flushes_denormals",
+)
 """fields of the environment that decide which bits a healthy device gives"""
 
 
@@ -31,11 +46,15 @@ class Yardstick:
     unit: float
 
     @classmethod
-    def of(cls, reference: Trace, a: Trace, b: Trace) -> "Yardstick | None":
-        """None if that trace has no floor."""
-        if reference.head.floor is None or not reference.head.floor.units:
+    def of(cls, a: Trace, b: Trace) -> "Yardstick | None":
+        """By the dtypes of both models' weights; None if the first trace has no floor."""
+        if a.head.floor is None or not a.head.floor.units:
             return None
-        return cls(reference.head.floor.units, max(_unit(a), _unit(b)))
+        return cls(a.head.floor.units, max(_eps(trace.head.environment.dtype) for trace in (a, b)))
+
+    def at(self, pair: Pair) -> "Yardstick":
+        """For values of these dtypes, and all that come after them."""
+        return replace(self, unit=max(self.unit, _eps(pair.site.dtype), _eps(pair.other.dtype)))
 
     def read(self, bounds: Sequence[float]) -> float | None:
         """A floor or tolerance at this unit; between two that were measured, in proportion of their logarithms."""
@@ -51,9 +70,9 @@ class Yardstick:
         return exp((1 - share) * log(bounds[low]) + share * log(bounds[high]))
 
 
-def _unit(trace: Trace) -> float:
-    dtype = getattr(torch, trace.head.environment.dtype, torch.float32)
-    return float(torch.finfo(dtype).eps) if isinstance(dtype, torch.dtype) and dtype.is_floating_point else 2.0**-23
+def _eps(dtype: str) -> float:
+    found = getattr(torch, dtype, torch.float32)
+    return float(torch.finfo(found).eps) if isinstance(found, torch.dtype) and found.is_floating_point else 2.0**-23
 
 
 @dataclass(frozen=True)
@@ -89,8 +108,18 @@ class Judged:
         return self.metrics.relative_error.low > self.tolerance
 
 
-def judge(pair: Pair, a: Trace, b: Trace, yardstick: Yardstick | None, *, fed: bool = False) -> Judged:
-    """Compares one site of two traces."""
+def judge_all(
+    pairs: Sequence[Pair], a: Trace, b: Trace, yardstick: Yardstick | None, *, fed: bool = False
+) -> tuple[Judged, ...]:
+    """Compares the sites of two traces, in the order of their calls."""
+    found = []
+    for pair in pairs:
+        yardstick = yardstick.at(pair) if yardstick is not None else None
+        found.append(_judge(pair, a, b, yardstick, fed=fed))
+    return tuple(found)
+
+
+def _judge(pair: Pair, a: Trace, b: Trace, yardstick: Yardstick | None, *, fed: bool) -> Judged:
     mine = Side(pair.site, a.sketch[pair.first], a.sample[pair.first])
     other = Side(pair.other, b.sketch[pair.second], b.sample[pair.second])
     whole = pair.first in a.full and pair.second in b.full
@@ -107,32 +136,37 @@ def judge(pair: Pair, a: Trace, b: Trace, yardstick: Yardstick | None, *, fed: b
     )
 
 
-def find_first(sites: Sequence[Judged], a: Trace, b: Trace) -> Judged | None:
-    """Where it began, of sites in the order of their calls; None if nothing is beyond the floor."""
+def find_first(sites: Sequence[Judged], *, alike: bool | None) -> Judged | None:
+    """Where it began, of sites in the order of their calls; None if nothing is beyond the floor.
+
+    `alike` says whether both devices give the same bits when they are healthy; None if that is not known.
+    """
     beyond = next((site for site in sites if site.beyond), None)
     differing = next((site for site in sites if not site.same_bits), None)
     if beyond is None or differing is None or differing is beyond:
         return beyond
-    return differing if _same_arithmetic(differing, sites, a, b) else beyond
+    if alike is None:
+        role = _role(differing.site)
+        alike = any(site.same_bits and _role(site.site) == role and site.site.norm for site in sites)
+    return differing if alike else beyond
 
 
-def _same_arithmetic(found: Judged, sites: Sequence[Judged], a: Trace, b: Trace) -> bool:
-    """Whether the two devices would give the same bits here if both were healthy.
+def devices_alike(fed: Sequence[Judged], a: Trace, b: Trace) -> bool | None:
+    """Whether any difference in bits is an error.
 
-    They do if they are of the same make and run the same kernels, or if they have given the same bits where another
-    module computes the same.
+    It is if at least half of all layers agree in all bits when they are given the same; a table of embeddings does
+    everywhere. Without such a run it is for the same hardware and software, else nobody knows.
     """
-    if same_kernels(a, b):
-        return True
-    role = _role(found.site)
-    return any(site.same_bits and _role(site.site) == role and site.site.norm for site in sites)
-
-
-def same_kernels(a: Trace, b: Trace) -> bool:
-    """True for the same hardware and software, whatever is wrong with one of them at some place."""
+    layers: dict[object, bool] = {}
+    for site in fed:
+        if site.site.layer not in (None, "embed"):
+            layers[site.site.layer] = layers.get(site.site.layer, True) and site.same_bits
+    if layers:
+        return 2 * sum(layers.values()) >= len(layers)
     mine, other = (asdict(trace.head.environment) for trace in (a, b))
     everywhere = [[name for name in env["emulated"] if "@" not in name] for env in (mine, other)]
-    return everywhere[0] == everywhere[1] and all(mine[field] == other[field] for field in _SAME_KERNELS)
+    same = everywhere[0] == everywhere[1] and all(mine[field] == other[field] for field in _SAME_KERNELS)
+    return True if same else None
 
 
 def _role(site: SiteHead) -> tuple[str, str]:

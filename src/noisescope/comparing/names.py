@@ -10,15 +10,20 @@ side that fits is taken.
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from ..errors import InputError, quoted
 from ..store import read_whole
 from ..store.encoding import decode
 from ..store.files import store_errors
+from ..traces import SiteHead, Trace
 
-__all__ = ["Rename", "read_names", "renaming"]
+__all__ = ["Names", "Rename", "read_names", "renamed", "renaming"]
 
+Names: TypeAlias = Mapping[str, str] | str | Path
+"""modules of one trace -> what another calls them, or a JSON file of these"""
 Rename = Callable[[str], str]
 _LARGEST = 16 << 20
 
@@ -26,6 +31,8 @@ _LARGEST = 16 << 20
 def read_names(path: str | Path) -> Rename:
     """The renaming of a JSON file."""
     file = Path(path)
+    if not file.exists():
+        raise InputError(f"{file}: no such file")
     with store_errors(file, "read"):
         data = read_whole(file, _LARGEST)
     try:
@@ -60,6 +67,28 @@ def renaming(names: Mapping[str, str]) -> Rename:
         return module
 
     return rename
+
+
+def renamed(trace: Trace, names: Names) -> Trace:
+    """A trace with the names of another; raises if none of them is new, or two become one."""
+    rename = renaming(names) if isinstance(names, Mapping) else read_names(names)
+    sites = tuple(_site(site, rename(site.module)) for site in trace.sites)
+    name = trace.name or "the trace"
+    if all(new is old for new, old in zip(sites, trace.sites, strict=True)):
+        raise InputError(
+            f"{name}: no module has a name of the map; it is for {quoted(trace.sites[0].module)} and others"
+        )
+    seen: dict[tuple[str, str, str], str] = {}
+    for new, old in zip(sites, trace.sites, strict=True):
+        if (before := seen.setdefault((new.run, new.stage, new.name), old.module)) != old.module:
+            raise InputError(f"{name}: the map makes one of {quoted(before)} and {quoted(old.module)}")
+    return replace(trace, head=replace(trace.head, sites=sites))
+
+
+def _site(site: SiteHead, module: str) -> SiteHead:
+    if module == site.module:
+        return site
+    return replace(site, module=module, name=f"{module}{site.name.removeprefix(site.module)}")
 
 
 def _expression(theirs: str) -> re.Pattern[str]:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 
 from ..errors import InputError
 from ..traces import SiteHead, Trace
-from .names import Rename
 
 __all__ = ["Pair", "Pairing", "differences", "pair_up", "refuse"]
 
@@ -46,18 +45,20 @@ class Pairing:
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     unlike: tuple[str, ...]
-    """sites with other numbers of elements"""
+    """sites with other numbers of elements, or that are not the same values"""
 
 
 def refuse(a: Trace, b: Trace, *, renamed: bool = False) -> None:
-    """Raises for two traces of different models or data, naming the field."""
-    for field in ("tokens", "layers", "structure", "checkpoint", "seed"):
+    """Raises for two traces of different models or data, naming the field.
+
+    Where modules are called otherwise, so are parameters and files: neither tells whether the weights are the same.
+    """
+    for field in ("tokens", "layers", "seed") if renamed else ("tokens", "layers", "structure", "checkpoint", "seed"):
         mine, other = getattr(a.head, field), getattr(b.head, field)
-        if field == "structure" and renamed:
-            continue
         if mine is not None and other is not None and mine != other:
             raise InputError(_refusal(a, b, field, mine, other))
-    _refuse_weights(a, b)
+    if not renamed:
+        _refuse_weights(a, b)
 
 
 def _refuse_weights(a: Trace, b: Trace) -> None:
@@ -83,18 +84,23 @@ def differences(a: Trace, b: Trace) -> dict[str, tuple[object, object]]:
     return {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]}
 
 
-def pair_up(a: Trace, b: Trace, *, run: str = "free", rename: Rename | None = None) -> Pairing:
-    """The free sites of the first with those of a run of the second."""
-    others = {key: at for at, key in _keys(b, run, rename)}
+def pair_up(a: Trace, b: Trace, *, run: str = "free") -> Pairing:
+    """The free sites of the first with those of a run of the second.
+
+    Gradients at attention are of queries, keys and values where it is one kernel, and of probabilities and values where
+    it runs in steps: with other attention they are not the same, whatever they are called.
+    """
+    alike = a.head.environment.attention == b.head.environment.attention
+    others = {key: at for at, key in _keys(b, run)}
     pairs, missing, unlike, taken = [], [], [], set()
-    for at, key in _keys(a, "free", None):
+    for at, key in _keys(a, "free"):
         found = others.get(key)
         if found is None:
             missing.append(a.sites[at].name)
             continue
         taken.add(found)
         pair = Pair(a.sites[at], b.sites[found], at, found)
-        if pair.comparable:
+        if pair.comparable and (alike or (pair.site.operator, pair.site.phase) != ("attention", "backward")):
             pairs.append(pair)
         else:
             unlike.append(pair.site.name)
@@ -102,8 +108,7 @@ def pair_up(a: Trace, b: Trace, *, run: str = "free", rename: Rename | None = No
     return Pairing(tuple(pairs), tuple(missing), tuple(left), tuple(unlike))
 
 
-def _keys(trace: Trace, run: str, rename: Rename | None) -> Iterator[tuple[int, tuple[object, ...]]]:
+def _keys(trace: Trace, run: str) -> Iterator[tuple[int, tuple[object, ...]]]:
     for at, site in enumerate(trace.sites):
         if site.run == run:
-            module = rename(site.module) if rename is not None else site.module
-            yield at, (site.stage, site.phase, module, site.operator, site.call, site.part)
+            yield at, (site.stage, site.phase, site.module, site.operator, site.call, site.part)

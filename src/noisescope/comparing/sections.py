@@ -28,6 +28,7 @@ def sections_of(
     layers: Sequence[LayerRow],
     repairs: Iterable[Repair],
     unit: float | None,
+    fed_by_another: bool,
 ) -> dict[str, Any]:
     """All sections, in the order in which they are read."""
     bits = next((site for site in sites if not site.same_bits), None)
@@ -37,9 +38,12 @@ def sections_of(
         "verdict": {
             "outcome": _outcome(first, judged=unit is not None or bits is None),
             "first": first.site.name if first is not None else None,
+            "stage": first.site.stage if first is not None else None,
+            "phase": first.site.phase if first is not None else None,
             "first_in_bits": bits.site.name if bits is not None else None,
             "sources": [row.layer for row in layers if row.role == "source"],
             "fed": bool(fed),
+            "fed_by_another": fed_by_another,
         },
         "traces": {"reference": trace_section(a), "suspect": trace_section(b)},
         "differences": [
@@ -104,6 +108,7 @@ def _layer(row: LayerRow) -> dict[str, Any]:
         "mape": row.mape,
         "beyond": row.beyond,
         "first": row.first.site.name if row.first is not None else None,
+        "stage": row.first.site.stage if row.first is not None else None,
     }
 
 

@@ -21,8 +21,9 @@ from ..errors import InputError
 from ..report.vote import save_vote
 from ..report.vote.words import advice, headline, pair_word
 from ..traces import Trace
-from .comparing import compare, opened
+from .comparing import compare_traces, opened
 from .comparison import Comparison
+from .names import Names, renamed
 from .sections import trace_section
 
 __all__ = ["Vote", "compare_many"]
@@ -69,16 +70,20 @@ class Vote:
         return "\n".join(filter(None, [*rows, headline(self.sections), advice(self.sections)]))
 
 
-def compare_many(traces: Sequence[Trace | str | Path], *, names: Mapping[str, str] | str | Path | None = None) -> Vote:
+def compare_many(traces: Sequence[Trace | str | Path], *, names: Names | None = None) -> Vote:
     """The odd one out of at least three traces; all pairs are judged by the floor of the first trace that has one."""
     if len(traces) < 3:
         raise InputError(f"compare: got {len(traces)} traces, expected at least three to vote")
-    found = [opened(trace) for trace in traces]
+    if len({id(trace) if isinstance(trace, Trace) else Path(trace).resolve() for trace in traces}) < len(traces):
+        raise InputError("compare: the same trace is given twice; each device has one vote")
+    first, *others = (opened(trace) for trace in traces)
+    structure = first.head.structure
+    found = [first] + [renamed(one, names) if names and one.head.structure != structure else one for one in others]
     labels = _labels(found)
     donor = next((trace for trace in found if trace.head.floor is not None), None)
     judged = [trace if donor is None else _with_floor(trace, donor) for trace in found]
     pairs = {
-        (labels[i], labels[j]): compare(judged[i], judged[j], names=names, fed=False)
+        (labels[i], labels[j]): compare_traces(judged[i], judged[j], renamed=bool(names), report=None, fed=False)
         for i, j in combinations(range(len(found)), 2)
     }
     odd = _odd(labels, pairs)

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf, log10
 from typing import Any
 
+from ..report.divergence.sites import site_at
+from ..report.divergence.words import advice
+
 __all__ = ["lines", "verdict_line"]
 
 Sections = Mapping[str, Any]
@@ -23,11 +26,11 @@ def lines(sections: Sections) -> Iterator[str]:
     """What is shown, line by line."""
     yield differs_line(sections)
     yield verdict_line(sections)
-    if sections["verdict"]["outcome"] == "diverges":
+    if sections["verdict"]["outcome"] == "diverges" and sections["layers"]:
         yield from _table(sections)
         yield from _repairs(sections)
-        if not sections["verdict"]["fed"]:
-            yield "sources and amplifiers are told apart by a trace made with --inputs-from the reference"
+    if told := advice(sections):
+        yield told
     yield from _missing(sections["missing"])
 
 
@@ -53,8 +56,11 @@ def verdict_line(sections: Sections) -> str:
             if bits
             else "; all bits are equal"
         )
-    first = next(site for site in sections["sites"] if site["name"] == found["first"])
-    return f"first divergence   {first['name']}   {_how_far(first)}"
+    first = site_at(sections, found["first"], found["stage"])
+    if first is None:
+        return f"first divergence   {found['first']}"
+    stage = "" if first["stage"] in ("prefill", "run") else f", {first['stage']}"
+    return f"first divergence   {first['name']}{stage}   {_how_far(first)}"
 
 
 def _worst(sections: Sections) -> str:
@@ -66,7 +72,7 @@ def _how_far(site: Mapping[str, Any]) -> str:
     if mine != other:
         return f"{other} values are not finite, {mine} in the reference"
     error, floor = site["metrics"]["sqnr_db"]["value"], site["floor"]
-    told = f"SQNR {error:.0f} dB" if abs(error) < inf else "no signal in the reference"
+    told = f"SQNR {error:.0f} dB" if abs(error) < inf else "no signal in the reference" if error < 0 else "no error"
     return told + (f", noise floor {-20 * log10(floor):.0f} dB" if floor else "")
 
 

@@ -54,7 +54,7 @@ def whole(least: int) -> Check:
     return check
 
 
-def number(*, above: float | None = None, least: float | None = None) -> Check:
+def number(*, above: float | None = None, least: float | None = None, most: float = LARGEST) -> Check:
     """A number above, or of at least, so much; no larger than anyone means."""
     expected = f"a number > {above:g}" if above is not None else f"a number >= {least:g}"
 
@@ -66,9 +66,9 @@ def number(*, above: float | None = None, least: float | None = None) -> Check:
         except OverflowError:  # of a whole number with hundreds of digits
             found = math.inf
         low = (above is not None and not found > above) or (least is not None and not found >= least)
-        if low or found > LARGEST:
-            most = f", at most {LARGEST:g}" if LARGEST < found < math.inf else ""
-            raise InputError(f"got {_shown(given)}, expected {expected}{most}")
+        if low or found > most:
+            end = f", at most {most:g}" if most < found < math.inf else ""
+            raise InputError(f"got {_shown(given)}, expected {expected}{end}")
         return found
 
     return check

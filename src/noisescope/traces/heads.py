@@ -58,11 +58,20 @@ class Environment:
     """Where a trace was made: what a comparison is about."""
 
     device: str
+    accelerator: str | None
+    """what the card calls itself"""
     dtype: str
+    """of most parameters"""
     attention: str | None
     emulated: tuple[str, ...]
     """devices and faults that were played"""
     threads: int
+    matmul_precision: str
+    """of float32 products: `highest` unless TF32 or less was allowed"""
+    deterministic: bool
+    """whether torch was told to use deterministic algorithms"""
+    flushes_denormals: bool
+    """of the host"""
     machine: str
     system: str
     torch: str

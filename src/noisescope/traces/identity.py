@@ -1,6 +1,7 @@
 """Which model, which tokens, which machine: what two traces must share, and what they may differ in."""
 
 import platform
+from collections import Counter
 from contextlib import AbstractContextManager
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +15,7 @@ from .. import __version__
 from ..injection import forwards_replaced
 from .heads import Environment
 
-__all__ = ["Witness", "environment_of", "structure_of"]
+__all__ = ["Witness", "dtype_of", "environment_of", "structure_of"]
 
 
 def structure_of(model: nn.Module) -> str:
@@ -27,13 +28,17 @@ def structure_of(model: nn.Module) -> str:
 
 def environment_of(model: nn.Module, emulated: tuple[str, ...] = ()) -> Environment:
     """The machine at hand, without host, clock or path."""
-    parameter = next(model.parameters(), torch.zeros(()))
+    device = next(model.parameters(), torch.zeros(())).device
     return Environment(
-        device=parameter.device.type,
-        dtype=str(parameter.dtype).removeprefix("torch."),
+        device=device.type,
+        accelerator=_accelerator(device),
+        dtype=str(dtype_of(model)).removeprefix("torch."),
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
         emulated=emulated,
         threads=torch.get_num_threads(),
+        matmul_precision=torch.get_float32_matmul_precision(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        flushes_denormals=not bool(torch.tensor([2.0**-126], device="cpu") * 0.5),
         machine=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         system=platform.system(),
         torch=str(torch.__version__),
@@ -42,6 +47,23 @@ def environment_of(model: nn.Module, emulated: tuple[str, ...] = ()) -> Environm
         numpy=version("numpy"),
         noisescope=__version__,
     )
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Of most of its parameters."""
+    sizes: Counter[torch.dtype] = Counter()
+    for tensor in model.parameters():
+        if tensor.is_floating_point():
+            sizes[tensor.dtype] += tensor.numel()
+    return sizes.most_common(1)[0][0] if sizes else torch.float32
+
+
+def _accelerator(device: torch.device) -> str | None:
+    """What the card calls itself; None for a CPU, or if it does not say."""
+    if device.type in ("cpu", "meta"):
+        return None
+    name = getattr(torch.get_device_module(device), "get_device_name", None)
+    return str(name(device)) if name is not None else None
 
 
 class Witness:

@@ -20,7 +20,7 @@ from ..specs import Phase
 from .assembling import Made, assemble
 from .floor import Floors, Sketches, measure_floors, units_of
 from .hidden import Hidden
-from .identity import Witness, structure_of
+from .identity import Witness, dtype_of, structure_of
 from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, batches_of, open_passes
 from .recorded import Trace
 from .recorder import Recorder, Wanted
@@ -137,7 +137,7 @@ def _make(job: "_Job", inputs: bool, inputs_from: Trace | None, tell: Progress, 
         free = job.record(on_batch=tell("recording", job.batches))
     made = Made(free, witness, job.passes.ids if job.passes is not None else ())
     if floor and not job.outputs_only:
-        made.units = units_of(_dtype(job.model))
+        made.units = units_of(dtype_of(job.model))
         step = tell("noise floor", len(made.units) * (2 if inputs else 1))
         made.floor_tokens, made.floors = job.floors(made.units, step)
         if inputs:
@@ -249,8 +249,3 @@ def layout_of(model: nn.Module, blocks: str | None) -> Layout:
         if blocks is not None:
             raise
         return Layout.without_blocks(model)
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    found = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
-    return next(found, torch.float32)

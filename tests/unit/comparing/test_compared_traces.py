@@ -108,12 +108,14 @@ def test_without_a_floor_nothing_is_claimed(reference: Trace) -> None:
     assert ns.compare(bare, reference).outcome == "within the noise floor"  # all bits are equal
 
 
-def test_a_suspect_that_another_trace_fed_is_refused(reference: Trace) -> None:
+def test_of_a_suspect_that_another_trace_fed_the_free_run_is_compared(reference: Trace) -> None:
     model = healthy("llama", "float32")[0]
     other = ns.trace(model, IDS, inputs=True, full=True, floor=False)
-    fed = ns.trace(model, inputs_from=other, floor=False)
-    with pytest.raises(InputError, match="was fed with the inputs of another trace"):
-        ns.compare(reference, fed)
+    fed = ns.trace(model, inputs_from=other, floor=False, emulate="gain:0.1@2.linear")
+    found = ns.compare(reference, fed)
+    assert (found.sources, found.fed, found.diverges) == ((2,), (), True)
+    assert "was fed by another trace" in str(found)
+    assert not ns.validate_migration(reference, fed, limits={"mape": 0.001}).passed
 
 
 # --- names ------------------------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def test_the_odd_one_out(reference: Trace) -> None:
     model = healthy("llama", "float32")[0]
     narrow = ns.trace(fixture("llama")[0].bfloat16(), IDS)
     same = ns.trace(model, IDS)
-    vote = ns.compare_many([same, reference, broken("gain:0.1@2.linear"), same])
+    vote = ns.compare_many([same, reference, broken("gain:0.1@2.linear"), ns.trace(model, IDS)])
     assert (vote.odd, vote.exit_code) == ("trace 3", 10)
     assert vote.confidence == pytest.approx(posterior(4))
     assert "trace 3 is the odd one out: it diverges from all others" in str(vote)
@@ -194,6 +196,8 @@ def test_two_odd_ones_cannot_be_told_apart(reference: Trace) -> None:
     assert "vote among traces of one dtype" in str(ns.compare_many([reference, coarse, broken("gain:0.01@2.linear")]))
     with pytest.raises(InputError, match="at least three"):
         ns.compare_many([reference, reference])
+    with pytest.raises(InputError, match="the same trace is given twice"):
+        ns.compare_many([reference, broken("gain:0.1@2.linear"), reference])
 
 
 # --- the gate ---------------------------------------------------------------------------------------------------
@@ -226,7 +230,9 @@ def test_junit_is_read_by_others(reference: Trace) -> None:
 
 
 def test_what_the_gate_cannot_check_is_refused(reference: Trace) -> None:
-    with pytest.raises(NothingMatched, match="layers: 12 is not in both traces; there are 0-7 embed final_norm head"):
+    with pytest.raises(
+        NothingMatched, match="layers: 12 is not in the reference's trace; there are 0-7 embed final_norm head"
+    ):
         ns.validate_migration(reference, reference, layers="12")
     with pytest.raises(InputError, match="limits"):
         ns.validate_migration(reference, reference, limits={"mappe": 1})

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from ..figures import NOTHING, Interval, number, plural
 from ..layers import inner_path
 from ..layers import label as layer_label
+from ..rows import Sections
 
 __all__ = [
     "NEAR_ONE",
@@ -19,6 +20,7 @@ __all__ = [
     "measured",
     "percent",
     "place",
+    "site_at",
     "size",
     "times",
     "value",
@@ -33,6 +35,12 @@ NEAR_ONE = ("cosine", "pearson")
 """metrics that are told by how much they are below 1"""
 _SHARES = ("mape", "within_01", "within_05")
 """metrics in percent"""
+
+
+def site_at(sections: Sections, name: object, stage: object) -> Row | None:
+    """The site of that name in that stage; in any, where a stage is not told."""
+    named = [site for site in sections["sites"] if site["name"] == name]
+    return next((site for site in named if site["stage"] == stage), next(iter(named), None))
 
 
 def label(layer: int | str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from ..figures import NOTHING, number, share
 from ..page.table import Kind, Table
 from ..rows import Sections
-from .sites import NEAR_ONE, figure, inside, label, measured, percent, place, size, times, value, worst
+from .sites import NEAR_ONE, figure, inside, label, measured, percent, place, site_at, size, times, value, worst
 from .words import layer_word, sides
 
 __all__ = [
@@ -54,7 +54,6 @@ _TRACE = {
 
 def layers(sections: Sections) -> list[dict[str, Any]]:
     """Source or amplifier, layer by layer; `chip` is the colour of its word."""
-    named = {site["name"]: site for site in reversed(sections["sites"])}
     return [
         {
             "layer": label(row["layer"]),
@@ -62,10 +61,15 @@ def layers(sections: Sections) -> list[dict[str, Any]]:
             "chip": _CHIPS.get(layer_word(sections, row), _CHIPS.get(row["role"], "other")),
             "figures": [number(row["added"]), number(row["inherited"]), number(row["error"]), number(row["gain"])],
             "mape": percent(row["mape"]),
-            "first": inside(named[row["first"]]) if row["first"] in named else row["first"] or "",
+            "first": _first(sections, row),
         }
         for row in sections["layers"]
     ]
+
+
+def _first(sections: Sections, row: Row) -> str:
+    site = site_at(sections, row["first"], row["stage"]) if row["first"] else None
+    return inside(site) if site is not None else row["first"] or ""
 
 
 def repairs(sections: Sections) -> Table:

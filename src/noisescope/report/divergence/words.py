@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ..figures import number, plural
 from ..rows import Sections
-from .sites import Row, how_far, label, place, times, worst
+from .sites import Row, how_far, label, place, site_at, times, worst
 
 __all__ = ["advice", "blame", "headline", "layer_word", "outcome", "sides", "subject"]
 
@@ -32,7 +32,7 @@ def headline(sections: Sections, name: Name = str) -> str:
         return "It cannot be told: there is no noise floor in the reference to judge by."
     if found["outcome"] != "diverges":
         return _within(found, sites, name)
-    first = next((site for site in sites if site["name"] == found["first"]), None)
+    first = site_at(sections, found["first"], found["stage"])
     if first is None:
         return f"The suspect diverges at {name(str(found['first']))}."
     later = ""
@@ -68,7 +68,13 @@ def advice(sections: Sections) -> str:
     found = sections["verdict"]
     if found["outcome"] == "inconclusive":
         return "Record the reference without --no-floor."
-    if found["outcome"] == "diverges" and not found["fed"]:
+    if found["outcome"] != "diverges" or not sections["layers"]:
+        return ""
+    if found["phase"] == "backward":
+        return "Gradients cannot be fed, so sources and amplifiers among the layers are not told apart."
+    if found["fed_by_another"]:
+        return "The suspect was fed by another trace; with --inputs-from this one, sources are told from amplifiers."
+    if not found["fed"]:
         return "Record the suspect with --inputs-from the reference to tell sources from amplifiers."
     return ""
 
