@@ -196,11 +196,17 @@ def logits_of(output: Any) -> Tensor:
 
 
 def _differentiate(model: nn.Module, logits: Tensor, batch: Mapping[str, Any]) -> None:
-    """The gradients of the next-token loss, down to the embedding; no parameter's `grad` is touched."""
+    """The gradients of the next-token loss, down to the embedding; no parameter's `grad` is touched.
+
+    The loss is summed over all real tokens that follow a real one: a mean would make gradients smaller than float16
+    can hold, and what padding predicts is nobody's affair.
+    """
     ids, mask = batch.get("decoder_input_ids", batch.get("input_ids")), batch.get("attention_mask")
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     if not isinstance(ids, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids.shape or not weights:
         raise InputError("backward: needs token ids, logits for each of them, and a weight that requires gradients")
-    targets = ids[:, 1:] if mask is None else ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100)
-    loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())
+    targets = ids[:, 1:]
+    if mask is not None:
+        targets = targets.masked_fill((mask[:, 1:] == 0) | (mask[:, :-1] == 0), -100)
+    loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten(), reduction="sum")
     torch.autograd.grad(loss, weights[:1], allow_unused=True)
