@@ -30,11 +30,11 @@ from .. import store
 from ..errors import InputError, quoted
 from ..store.encoding import decode, encode_line
 from ..store.packing import unpack
+from .bits import bits_of
 from .heads import FORMAT, SiteHead, TraceHead
 from .recorded import Trace
 from .sampling import SLOTS
 from .sketch import BUCKETS
-from .tally import bits_of
 
 __all__ = ["digest_of", "load_trace", "save_trace"]
 
