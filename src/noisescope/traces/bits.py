@@ -54,12 +54,10 @@ def bits_of(values: Iterable[Tensor]) -> str:
 
 def _words(chunk: Tensor) -> Tensor:
     """In 64 bits; copied where it is not made of whole words, or does not begin where one may."""
-    rest = -chunk.numel() % (8 // chunk.element_size())
-    if rest:
-        chunk = pad(chunk, (0, rest))
-    elif chunk.data_ptr() % 8 or not chunk.is_contiguous():
-        chunk = chunk.clone(memory_format=torch.contiguous_format)
-    return chunk.view(torch.int64)
+    data = chunk.contiguous().view(torch.uint8)
+    if rest := -len(data) % 8:
+        data = pad(data, (0, rest))
+    return (data if data.data_ptr() % 8 == 0 else data.clone()).view(torch.int64)
 
 
 def _rows(words: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..specs import Layer
 
-__all__ = ["FORMAT", "QUANTILES", "Environment", "FloorHead", "SiteHead", "TraceHead"]
+__all__ = ["FORMAT", "QUANTILES", "Environment", "FloorHead", "InputHead", "SiteHead", "TraceHead"]
 
 FORMAT = 1
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -72,6 +72,17 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class InputHead:
+    """Numbers that the model was called with and that are not whole, such as images: a device may round them."""
+
+    call: int
+    """of the model"""
+    dtype: str
+    shape: tuple[int, ...]
+    bits: str
+
+
+@dataclass(frozen=True)
 class FloorHead:
     """How the noise floor was measured."""
 
@@ -103,6 +114,8 @@ class TraceHead:
     """digest of the token ids and masks of every pass"""
     passes: tuple[tuple[int, ...], ...]
     """rows x tokens of each"""
+    inputs: tuple[InputHead, ...]
+    """what else the passes were given, in the order of the arguments"""
     decode: int
     backward: bool
     outputs_only: bool

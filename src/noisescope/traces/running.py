@@ -18,7 +18,7 @@ from ..sites import Layout
 from ..sites.patterns import pattern
 from ..specs import Phase
 from .assembling import Made, assemble
-from .floor import Floors, Sketches, measure_floors, units_of
+from .floor import Floors, Sketches, measure_floors, relative_error, units_of
 from .hidden import Hidden
 from .identity import Witness, structure_of
 from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, batches_of, open_passes
@@ -139,9 +139,9 @@ def _make(job: "_Job", inputs: bool, inputs_from: Trace | None, tell: Progress, 
     if floor and not job.outputs_only:
         made.units = units_of(_dtype(job.model))
         step = tell("noise floor", len(made.units) * (2 if inputs else 1))
-        made.floor_tokens, made.floors = job.floors(made.units, step)
+        made.floor_tokens, made.floors = job.floors(made.units, step, made)
         if inputs:
-            _, made.own_floors = job.floors(made.units, step, fed=True)
+            _, made.own_floors = job.floors(made.units, step, made, fed=True)
     if inputs:
         made.hidden = hidden
     if inputs_from is not None:
@@ -195,11 +195,15 @@ class _Job:
             raise NothingMatched("sites: no operator of the model matches; `noisescope sites` lists them")
         return recorder
 
-    def floors(self, units: tuple[float, ...], on_run: Callable[[], None], *, fed: bool = False) -> tuple[int, Floors]:
-        """Tokens that they were measured on, and what came out."""
-        few, hidden = self.passes.few() if self.passes is not None else None, Hidden()
-        with hidden.kept(self.layout) if fed else nullcontext():
+    def floors(
+        self, units: tuple[float, ...], on_run: Callable[[], None], made: Made, *, fed: bool = False
+    ) -> tuple[int, Floors]:
+        """Tokens that they were measured on, and what came out; not for a run that is another than that `made`."""
+        few, hidden, witness = self.passes.few() if self.passes is not None else None, Hidden(), Witness()
+        with witness.watching(self.model), hidden.kept(self.layout) if fed else nullcontext():
             clean = self._sketches(few)
+        if self.own_run is not None:
+            _refuse_another(made, witness, clean, units[0])
 
         def run(noise: AbstractContextManager[object]) -> Sketches:
             with hidden.fed(self.layout) if fed else nullcontext():
@@ -211,6 +215,19 @@ class _Job:
     def _sketches(self, few: Passes | None, noise: AbstractContextManager[object] | None = None) -> Sketches:
         rows = self.record(few, noise, full=False).rows
         return {key: row.tally for key, row in rows.items()}
+
+
+def _refuse_another(made: Made, witness: Witness, again: Sketches, unit: float) -> None:
+    """Raises for a run that did not do the same again; the bits may be others where a device adds in any order."""
+    first = {key: row.tally for key, row in made.free.rows.items()}
+    same_inputs = (made.witness.digest, made.witness.inputs) == (witness.digest, witness.inputs)
+    if same_inputs and list(first) == list(again):
+        differ = [key for key in first if first[key].bits != again[key].bits]
+        if all(relative_error(first[key], again[key]) < unit**0.5 for key in differ):
+            return
+    raise InputError(
+        "run: did not do the same when it was called again, and must; seed what it draws, or pass floor=False"
+    )
 
 
 def _refuse_inputs(reference: Trace, model: nn.Module, checkpoint: str | None, seed: int) -> None:

@@ -113,6 +113,11 @@ class SiteTally:
         """Root of the sum of squares so far."""
         return self._moments.norm
 
+    @property
+    def bits(self) -> str:
+        """The digest so far."""
+        return self._bits.written
+
     def read(self) -> SiteRecord:
         """Everything known so far."""
         count = sum(self._sample.sizes)
@@ -130,7 +135,7 @@ class SiteTally:
             min=float(low.min()) if len(low) else 0.0,
             max=float(high.max()) if len(high) else 0.0,
             norm=self.norm,
-            bits=self._bits.written,
+            bits=self.bits,
             sizes=self._sample.sizes,
             width=len(peaks),
             top_channels=tuple((channel, float(peaks[channel])) for channel in order),

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from torch import nn
 
 import noisescope as ns
 from families import build, tokens
+from noisescope.errors import InputError
 
 # --- gradients --------------------------------------------------------------------------------------------------
 
@@ -74,3 +77,66 @@ def test_the_digest_can_be_recomputed_from_the_page_of_the_format(tmp_path: Path
 def numbered(tensors: dict[str, Any], kind: str) -> list[str]:
     keys = [key for key in tensors if key.startswith(f"{kind}/")]
     return sorted(keys, key=lambda key: (int(key.split("/")[1]), key.split("/")[2:]))
+
+
+# --- own code ---------------------------------------------------------------------------------------------------
+
+
+def own() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).eval(), torch.randn(4, 8)
+
+
+class Drawing(nn.Module):
+    """Draws inside, so that its inputs tell nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x + torch.randn_like(x))
+
+
+def test_a_run_that_does_something_else_every_time_has_no_floor() -> None:
+    model, x = own()
+    drawing, sizes = Drawing().eval(), iter(range(1, 100))
+    runs: list[tuple[nn.Module, Callable[[], object]]] = [
+        (model, lambda: model(torch.randn(4, 8))),
+        (model, lambda: model(x + 1e-6 * torch.randn(4, 8))),
+        (model, lambda: model(x[: next(sizes) % 4 + 1])),
+        (model, lambda: [model(x) for _ in range(next(sizes))]),
+        (drawing, lambda: drawing(x)),
+    ]
+    for module, run in runs:
+        with pytest.raises(InputError, match="run: did not do the same"):
+            ns.trace(module, run=run)
+        assert ns.trace(module, run=run, floor=False).head.floor is None
+
+
+def test_a_run_that_seeds_what_it_draws_has_one() -> None:
+    model, _ = own()
+
+    def seeded() -> None:
+        model(torch.randn(4, 8, generator=torch.Generator().manual_seed(0)))
+
+    assert max(ns.trace(model, run=seeded).sites[0].tolerances) < 0.1
+    assert ns.trace(model, run=seeded, emulate="racing_sums").head.floor is not None
+
+
+def test_other_numbers_that_a_model_is_given_are_noted(tmp_path: Path) -> None:
+    model, x = own()
+    heads = []
+    for given in (x, x + 1, x.double().float()):
+        with ns.tracing(model, tmp_path / f"{len(heads)}.trace"):
+            model(given)
+            model(given[:2])
+        heads.append(ns.load_trace(tmp_path / f"{len(heads)}.trace").head)
+    assert [(one.call, one.dtype, one.shape) for one in heads[0].inputs] == [
+        (0, "float32", (4, 8)),
+        (1, "float32", (2, 8)),
+    ]
+    assert heads[0].inputs == heads[2].inputs
+    assert [one.bits for one in heads[0].inputs] != [one.bits for one in heads[1].inputs]
+    assert heads[0].tokens == heads[1].tokens  # another device may have rounded them
+    assert ns.trace(build("llama"), tokens("llama"), floor=False).head.inputs == ()
