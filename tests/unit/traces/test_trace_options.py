@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,39 @@ def test_other_numbers_that_a_model_is_given_are_noted(tmp_path: Path) -> None:
     assert [one.bits for one in heads[0].inputs] != [one.bits for one in heads[1].inputs]
     assert heads[0].tokens == heads[1].tokens  # another device may have rounded them
     assert ns.trace(build("llama"), tokens("llama"), floor=False).head.inputs == ()
+
+
+# --- tokens of another trace ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("use_cache", lambda ids: ids, 'got "use_cache" beside its tokens'),
+        ("self", lambda ids: ids, 'got "self" beside its tokens'),
+        ("labels", lambda ids: ids, 'got "labels" beside its tokens'),
+        ("decoder_input_ids", lambda ids: ids, 'got "decoder_input_ids" beside its tokens'),
+        ("attention_mask", lambda ids: ids.to(torch.complex64), "its attention_mask are not"),
+        ("attention_mask", lambda ids: ids + 7, "its attention_mask are not"),
+        ("position_ids", lambda ids: ids + 10**9, "its position_ids are not"),
+        ("token_type_ids", lambda ids: -ids, "its token_type_ids are not"),
+        ("input_ids", lambda ids: ids.to(torch.uint8), "its input_ids are not"),
+        ("input_ids", lambda ids: ids + 10**6, "its input_ids are not"),
+        ("input_ids", lambda ids: ids[0], "does not hold rows of token ids"),
+    ],
+)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_only_tokens_go_from_a_trace_into_a_model(family: str, name: str, change: Any, said: str) -> None:
+    model, given = build(family), tokens(family)
+    reference = ns.trace(model, given, inputs=True, floor=False, sites="*mlp*")
+    hostile = replace(reference, ids=({**reference.ids[0], name: change(given["input_ids"])},))
+    with pytest.raises(InputError, match=said):
+        ns.trace(model, inputs_from=hostile, floor=False)
+
+
+def test_masks_of_a_trace_go_into_a_model() -> None:
+    model, ids = build("llama"), tokens("llama")["input_ids"]
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": torch.arange(12).expand(2, 12)}
+    reference = ns.trace(model, given, inputs=True, floor=False)
+    again = ns.trace(model, inputs_from=reference, floor=False)
+    assert again.head.tokens == reference.head.tokens
