@@ -31,7 +31,7 @@ from ..errors import InputError, quoted
 from ..store.encoding import decode, encode_line
 from ..store.packing import unpack
 from .bits import bits_of
-from .heads import FORMAT, SiteHead, TraceHead
+from .heads import FORMAT, WIDTHS, SiteHead, TraceHead
 from .recorded import Trace
 from .sampling import SLOTS
 from .sketch import BUCKETS
@@ -43,9 +43,8 @@ _HUGE = 1e140
 """whose square is still a number"""
 _LARGEST = 32 << 20
 """characters of JSON: 40,000 sites"""
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
 _STORED = ("F64", "F32", "F16", "BF16")
-"""the same, as safetensors calls them"""
+"""numbers that are not whole, as safetensors calls them"""
 
 
 def save_trace(trace: Trace, path: str | Path) -> Path:
@@ -199,13 +198,13 @@ def _problems(trace: Trace) -> Iterator[str]:
             yield f"{name} holds what is no number, or none that can be squared"
     if (head.buckets, head.slots) != (BUCKETS, SLOTS) or min(head.layers, head.decode) < 0:
         yield "its sizes are not those of this format"
-    if head.environment.dtype not in _FLOATS:
+    if head.environment.dtype not in WIDTHS:
         yield f"{quoted(head.environment.dtype)} is no dtype that a model has"
     units = head.floor.units if head.floor is not None else ()
     if not all(0 < unit < 1 for unit in units) or list(units) != sorted(set(units)):
         yield "its floor has units that no dtype has"
     for site in head.sites:
-        if site.dtype not in _FLOATS:
+        if site.dtype not in WIDTHS:
             yield f"{quoted(site.dtype)} is no dtype that {quoted(site.name)} can have"
         given = (site.mean, site.std, site.min, site.max, site.norm, *(value for _, value in site.top_channels))
         if not all(abs(number) < _HUGE for number in given) or min(site.norm, site.std) < 0 or not site.sizes:

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from ..specs import Layer
 
-__all__ = ["FORMAT", "QUANTILES", "Environment", "FloorHead", "InputHead", "SiteHead", "TraceHead"]
+__all__ = ["FORMAT", "QUANTILES", "WIDTHS", "Environment", "FloorHead", "InputHead", "SiteHead", "TraceHead"]
 
 FORMAT = 1
+WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""bytes of a number"""
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
@@ -50,6 +52,11 @@ class SiteHead:
     """the largest relative error that a healthy device of that unit may show"""
     own_tolerances: tuple[float, ...]
     """the same where the block is given the reference's input, if these were kept"""
+
+    @property
+    def whole_bytes(self) -> int:
+        """What its values take, all of them."""
+        return self.count * WIDTHS.get(self.dtype, 4)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from .assembling import Made, assemble
 from .floor import Floors, Sketches, measure_floors, relative_error, units_of
 from .hidden import Hidden
 from .identity import Witness, structure_of
+from .options import refuse_no_blocks, refuse_no_gradients, refuse_options
 from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, batches_of, open_passes
 from .recorded import Trace
 from .recorder import Recorder, Wanted
@@ -76,16 +77,26 @@ def trace(
         blocks: where the blocks are, if they are not found.
         seed: of data, signs, samples and noise; traces with different ones cannot be compared.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: got {type(model).__name__}, expected a torch module")
-    if backward and (inputs_from is not None or outputs_only):
-        raise InputError("backward: gradients cannot be fed, and logits have none; leave out one of the two")
-    if outputs_only and sites is not None:
-        raise InputError("sites: logits alone have no other sites; leave it out")
+    refuse_options(
+        model,
+        prompts,
+        run,
+        sites=sites,
+        inputs=inputs,
+        inputs_from=inputs_from,
+        outputs_only=outputs_only,
+        backward=backward,
+        decode=decode,
+        n_samples=n_samples,
+        max_length=max_length,
+        batch_size=batch_size,
+    )
     refuse_training(model)
     if inputs_from is not None:
         _refuse_inputs(inputs_from, model, checkpoint, seed)
     layout = layout_of(model, blocks)
+    if inputs:
+        refuse_no_blocks(layout)
     passes = None
     if inputs_from is not None and run is None and prompts is None:
         prompts, decode = batches_of(inputs_from, model), inputs_from.head.decode
@@ -110,7 +121,9 @@ def trace(
     if names:
         from ..devices import emulate as play
 
-        device = play(model, names, seed=seed, layout=layout, inputs=passes.few().batches[0] if passes else None)
+        few = passes.few().batches[0] if passes else None
+        with torch.set_grad_enabled(backward):
+            device = play(model, names, seed=seed, layout=layout, inputs=few, run=run)
     with device, torch.set_grad_enabled(backward):
         made = _make(job, inputs, inputs_from, tell, floor=floor)
     return assemble(
@@ -135,6 +148,8 @@ def _make(job: "_Job", inputs: bool, inputs_from: Trace | None, tell: Progress, 
     witness, hidden = Witness(), Hidden()
     with witness.watching(job.model), hidden.kept(job.layout) if inputs else nullcontext():
         free = job.record(on_batch=tell("recording", job.batches))
+    if job.own_run is not None and torch.is_grad_enabled():
+        refuse_no_gradients(free)
     made = Made(free, witness, job.passes.ids if job.passes is not None else ())
     if floor and not job.outputs_only:
         made.units = units_of(_dtype(job.model))

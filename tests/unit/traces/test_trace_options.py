@@ -15,7 +15,7 @@ from torch import nn
 
 import noisescope as ns
 from families import build, tokens
-from noisescope.errors import InputError
+from noisescope.errors import InputError, NoisescopeError
 
 # --- gradients --------------------------------------------------------------------------------------------------
 
@@ -177,3 +177,131 @@ def test_masks_of_a_trace_go_into_a_model() -> None:
     reference = ns.trace(model, given, inputs=True, floor=False)
     again = ns.trace(model, inputs_from=reference, floor=False)
     assert again.head.tokens == reference.head.tokens
+
+
+# --- what does not go together ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"run": 3}, "run: got int, expected a function"),
+        ({"prompts": torch.ones(1, 4).long()}, "run: runs the model in place of prompts"),
+        ({"decode": 3}, "decode: a run brings its own data"),
+        ({"n_samples": 3}, "n_samples: a run brings its own data"),
+        ({"outputs_only": True}, "outputs_only: nobody knows which outputs"),
+        ({"backward": True}, "backward: no gradient was computed"),
+        ({"inputs": True}, "inputs: the model has no blocks"),
+    ],
+)
+def test_options_that_a_run_cannot_have(options: dict[str, Any], said: str) -> None:
+    model, x = own()
+    with pytest.raises(InputError, match=said):
+        ns.trace(model, **({"run": lambda: model(x)} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"decode": -1}, "decode: got -1, expected a whole number of at least 0"),
+        ({"n_samples": 0}, "n_samples: got 0, expected a whole number of at least 1"),
+        ({"max_length": -3}, "max_length: got -3, expected a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size: got 0, expected a whole number of at least 1"),
+        ({"inputs": True, "outputs_only": True}, "inputs: a trace of logits alone has no hidden states"),
+    ],
+)
+def test_options_that_nobody_can_have(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ns.trace(build("llama"), tokens("llama"), **options)
+
+
+def test_the_rows_of_another_trace_are_what_they_are() -> None:
+    model = build("llama")
+    reference = ns.trace(model, tokens("llama"), inputs=True, floor=False, sites="*.mlp.*")
+    for option in ("decode", "n_samples", "max_length"):
+        with pytest.raises(InputError, match=f"{option}: tokens and stages are those of inputs_from"):
+            ns.trace(model, inputs_from=reference, **{option: 2})  # type: ignore[arg-type]
+
+
+def test_gradients_of_a_run_that_computes_some() -> None:
+    model, x = own()
+    found = ns.trace(model, run=lambda: model(x).sum().backward(), backward=True)
+    assert {site.phase for site in found.sites} == {"forward", "backward"}
+    with ns.tracing(model, backward=True) as given:
+        model(x).sum().backward()
+    assert [site.name for site in given.trace.sites] == [site.name for site in found.sites]
+    with pytest.raises(InputError, match="backward: no gradient"), ns.tracing(model, backward=True):
+        model(x)
+
+
+class Block(nn.Module):
+    """A residual block of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + nn.functional.gelu(self.linear(x))
+
+
+class Stack(nn.Module):
+    """Four of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.stack:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_fault_has_its_place_in_own_code(backward: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Stack().eval(), torch.randn(4, 8)
+
+    def run() -> None:
+        out = model(x)
+        if backward:
+            out.sum().backward()
+
+    reference = ns.trace(model, run=run, backward=backward)
+    suspect = ns.trace(model, run=run, backward=backward, floor=False, emulate="gain:0.2@2.linear")
+    first = ns.compare(reference, suspect).first
+    assert first is not None
+    assert first.site.name.startswith("stack.2.linear.linear.0")
+    other = ns.trace(model, run=run, backward=backward, floor=False, emulate="tf32@1.linear")
+    assert other.head.environment.emulated == ("tf32@1.linear",)
+
+
+def test_tracing_asks_before_anything_runs(tmp_path: Path) -> None:
+    model, x = own()
+    seen = []
+
+    def work(path: Path, **options: Any) -> None:
+        with ns.tracing(model, path, **options):
+            seen.append(model(x))
+
+    work(tmp_path / "new" / "a.trace")
+    first = (tmp_path / "new" / "a.trace").read_bytes()
+    for path, said in (
+        (tmp_path / "new" / "a.trace", "is there already; use another path, or overwrite=True"),
+        (tmp_path / "new", "cannot write .*: it is a directory"),
+        (tmp_path / "new" / "a.trace" / "b.trace", "a.trace"),
+        (Path("/proc/nope/x.trace"), "/proc/nope"),
+    ):
+        with pytest.raises(NoisescopeError, match=said):
+            work(path)
+    assert len(seen) == 1
+    x = x + 1
+    work(tmp_path / "new" / "a.trace", overwrite=True)
+    assert (tmp_path / "new" / "a.trace").read_bytes() != first
+
+
+def test_tracing_is_of_models_in_eval_mode() -> None:
+    model, x = own()
+    with pytest.raises(InputError, match="training mode"), ns.tracing(model.train()):
+        model(x)
