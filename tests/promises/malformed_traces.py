@@ -164,6 +164,13 @@ EDITS: dict[str, Edit] = {
     "a norm beyond all numbers": site("norm", 1e308),
     "a negative decode": head("decode", -3),
     "a site without calls": site("sizes", []),
+    "a site of whole numbers": site("dtype", "int64"),
+    "a sample that cannot be squared": tensor("sample", lambda t: t.double().fill_(1e300)),
+    "a sketch that cannot be squared": tensor("sketch", lambda t: t.double().fill_(1e300)),
+    "a sample that is not a number": tensor("sample", lambda t: t.index_fill(1, torch.tensor([3]), torch.nan)),
+    "complex hidden states": tensor("hidden/0/0.0", lambda t: t.to(torch.complex64)),
+    "hidden states of whole numbers": tensor("hidden/0/0.0", lambda t: t.to(torch.int64)),
+    "an input in words": head("inputs", ["image"]),
     **{f"a dtype called {number}": site("count", text) for number, text in enumerate(HOSTILE[:10])},
 }
 UNSIGNED: dict[str, Edit] = {

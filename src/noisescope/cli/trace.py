@@ -44,7 +44,10 @@ _CHECKS = {
     "batch_size": whole(1),
     "max_length": optional(whole(1)),
 }
-_FIELDS = ("sites", "decode", "backward", "inputs_from", "data", "seed", "blocks", "emulate", "n_samples", "max_length")
+_FIELDS = (
+    *("sites", "decode", "backward", "inputs", "inputs_from", "data", "seed", "blocks", "emulate"),
+    *("n_samples", "max_length", "batch_size"),
+)
 """what errors of the library may begin with"""
 
 
@@ -106,7 +109,9 @@ def trace(
 
         if data is not None:
             flag("--data", require_file, data)
-        for name in ("decode", "n_samples", "max_length") if inputs_from is not None and data is None else ():
+        for name in (
+            ("decode", "n_samples", "max_length", "batch_size") if inputs_from is not None and data is None else ()
+        ):
             if is_typed(name, context):
                 typed = f"--{name.replace('_', '-')}"
                 raise InputError(f"{typed}: tokens and stages are those of --inputs-from; leave it out")
@@ -146,12 +151,17 @@ def trace(
 
 
 def _told(found: "Trace", file: Path) -> str:
-    whole_bytes = sum(site.count * _WIDTHS.get(site.dtype, 4) for site in found.sites if site.run == "free")
-    size = f"{file.stat().st_size / 1e6:.1f} MB; all values would take {whole_bytes / 1e6:.0f} MB"
+    whole_bytes = sum(site.whole_bytes for site in found.sites if site.run == "free")
+    size = f"{_written(file.stat().st_size)}; all values would take {_written(whole_bytes)}"
     return f"{printable(str(found))}\nTrace: {printable(str(file))}   {size}\n"
 
 
-_WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+def _written(size_bytes: int) -> str:
+    """Two figures at least: 640 bytes, 7.5 kB, 210 kB, 5.3 MB, 1380 MB."""
+    if size_bytes < 1000:
+        return f"{size_bytes} bytes"
+    number, unit = (size_bytes / 1e3, "kB") if size_bytes < 999_500 else (size_bytes / 1e6, "MB")
+    return f"{number:.{1 if number < 9.95 else 0}f} {unit}"
 
 
 def _refuse(file: Path, *, overwrite: bool) -> None:

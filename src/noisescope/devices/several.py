@@ -8,7 +8,7 @@ with emulate(model, ["reduction_order", "saturation:0.2@15.linear"]) as device:
     model(**inputs)
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -82,12 +82,13 @@ def emulate(
     layout: Layout | None = None,
     blocks: str | None = None,
     inputs: dict[str, Any] | None = None,
+    run: Callable[[], object] | None = None,
 ) -> Emulation:
     """The model as another device, or a broken one, would run it: a context manager.
 
     `what` is a device, "tf32"; a device at a place, "tf32@9.linear"; a fault, "saturation:0.2@15.linear"; or several of
     them. Use it to see what a second device would show you if you had one. It says nothing about speed. `inputs` are
-    what to run the model on once, to look up places; without them a few tokens.
+    what to run the model on once, to look up places; without them a few tokens. `run` runs it itself, in their place.
     """
     many = [what] if isinstance(what, (str, PlacedDevice, Fault)) else list(what)
     if not many:
@@ -95,7 +96,7 @@ def emulate(
     asked = [_asked(one, seed) for one in many]
     layout = layout or Layout.of(model, blocks=blocks)
     is_placed = any(isinstance(one, Fault) or one.place for one in asked)
-    survey = Survey.of(model, layout, inputs) if is_placed else None
+    survey = Survey.of(model, layout, inputs, run=run) if is_placed else None
     return Emulation(
         FaultSimulator(model, one, layout=layout, survey=survey)
         if isinstance(one, Fault)

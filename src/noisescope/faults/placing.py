@@ -6,6 +6,7 @@ module in it that has one. A survey of the model on a few tokens says which call
 """
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,16 +164,28 @@ class Survey:
         """memory of a value -> its site, and the value, so that nobody else gets that memory meanwhile"""
 
     @classmethod
-    def of(cls, model: nn.Module, layout: Layout, inputs: dict[str, Any] | None = None) -> "Survey":
-        """Runs the model once, on these inputs or a few tokens."""
+    def of(
+        cls,
+        model: nn.Module,
+        layout: Layout,
+        inputs: dict[str, Any] | None = None,
+        *,
+        run: Callable[[], object] | None = None,
+    ) -> "Survey":
+        """Runs the model once: on these inputs or a few tokens, or as `run` does."""
         calls = cls()
         hooks = [block.register_forward_hook(calls._block_ends(layer)) for layer, block in enumerate(layout.blocks)]
         hooks += [block.register_forward_pre_hook(calls._first_starts, with_kwargs=True) for block in layout.blocks[:1]]
         watch = Watch(calls, layout=layout, whole=True)
-        given = kept_inputs(inputs) if inputs is not None else some_tokens(model)
+        given = {} if run is not None else kept_inputs(inputs) if inputs is not None else some_tokens(model)
+        held: Mapping[str, Tensor] = given or dict(model.named_parameters())
         try:
-            with unwatched(), watch, torch.no_grad(), torch.random.fork_rng(devices=_accelerators(given)):
-                model(**given)
+            with unwatched(), watch, torch.random.fork_rng(devices=_accelerators(held)):
+                if run is not None:
+                    run()
+                else:
+                    with torch.no_grad():
+                        model(**given)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -252,6 +265,6 @@ def _memory(given: Tensor) -> int:
     return given.untyped_storage().data_ptr()
 
 
-def _accelerators(inputs: dict[str, Tensor]) -> list[int]:
+def _accelerators(inputs: Mapping[str, Tensor]) -> list[int]:
     devices = {given.device for given in inputs.values() if isinstance(given, Tensor)}
     return [device.index or 0 for device in devices if device.type == "cuda"]

@@ -78,6 +78,7 @@ def assemble(
         data=data,
         tokens=made.witness.digest,
         passes=tuple(made.witness.passes),
+        inputs=tuple(made.witness.inputs),
         decode=decode,
         backward=backward,
         outputs_only=outputs_only,

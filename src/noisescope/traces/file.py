@@ -30,11 +30,11 @@ from .. import store
 from ..errors import InputError, quoted
 from ..store.encoding import decode, encode_line
 from ..store.packing import unpack
-from .heads import FORMAT, SiteHead, TraceHead
+from .bits import bits_of
+from .heads import FORMAT, WIDTHS, SiteHead, TraceHead
 from .recorded import Trace
 from .sampling import SLOTS
 from .sketch import BUCKETS
-from .tally import bits_of
 
 __all__ = ["digest_of", "load_trace", "save_trace"]
 
@@ -43,7 +43,8 @@ _HUGE = 1e140
 """whose square is still a number"""
 _LARGEST = 32 << 20
 """characters of JSON: 40,000 sites"""
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_STORED = ("F64", "F32", "F16", "BF16")
+"""numbers that are not whole, as safetensors calls them"""
 
 
 def save_trace(trace: Trace, path: str | Path) -> Path:
@@ -129,6 +130,9 @@ def _read(home: Path, file: Any, head: TraceHead) -> Trace:
         if shapes.get(key) != shape:
             found = shapes.get(key, "missing")
             raise InputError(f"{home}: {key} is {found}, expected {shape} for {count} sites; the file is damaged")
+    for key in (key for key in shapes if key.startswith("hidden/")):
+        if (kind := file.get_slice(key).get_dtype()) not in _STORED:
+            raise InputError(f"{home}: {quoted(key)} is of {kind}, expected floating point; the file is damaged")
     sketch, sample, *positions = (file.get_tensor(key) for key in wanted)
     full = {
         number: partial(_values, home, number, site)
@@ -189,18 +193,21 @@ def _checked(home: Path, trace: Trace, digest: str) -> Trace:
 
 def _problems(trace: Trace) -> Iterator[str]:
     head = trace.head
-    if not bool(trace.sketch.isfinite().all()):
-        yield "a sketch is not finite"
+    for name, numbers in (("a sketch", trace.sketch), ("a sample", trace.sample)):
+        if not bool((numbers.double().abs() < _HUGE).all()):
+            yield f"{name} holds what is no number, or none that can be squared"
     if (head.buckets, head.slots) != (BUCKETS, SLOTS) or min(head.layers, head.decode) < 0:
         yield "its sizes are not those of this format"
-    if head.environment.dtype not in _FLOATS:
+    if head.environment.dtype not in WIDTHS:
         yield f"{quoted(head.environment.dtype)} is no dtype that a model has"
     units = head.floor.units if head.floor is not None else ()
     if not all(0 < unit < 1 for unit in units) or list(units) != sorted(set(units)):
         yield "its floor has units that no dtype has"
     for site in head.sites:
-        numbers = (site.mean, site.std, site.min, site.max, site.norm, *(value for _, value in site.top_channels))
-        if not all(abs(number) < _HUGE for number in numbers) or min(site.norm, site.std) < 0 or not site.sizes:
+        if site.dtype not in WIDTHS:
+            yield f"{quoted(site.dtype)} is no dtype that {quoted(site.name)} can have"
+        given = (site.mean, site.std, site.min, site.max, site.norm, *(value for _, value in site.top_channels))
+        if not all(abs(number) < _HUGE for number in given) or min(site.norm, site.std) < 0 or not site.sizes:
             yield f"the statistics of {quoted(site.name)} are not those of any values"
         if site.count != sum(site.sizes) or not 0 <= site.non_finite <= site.count:
             yield f"the counts of {quoted(site.name)} do not add up"

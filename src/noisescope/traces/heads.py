@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from ..specs import Layer
 
-__all__ = ["FORMAT", "QUANTILES", "Environment", "FloorHead", "SiteHead", "TraceHead"]
+__all__ = ["FORMAT", "QUANTILES", "WIDTHS", "Environment", "FloorHead", "InputHead", "SiteHead", "TraceHead"]
 
 FORMAT = 1
+WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""bytes of a number"""
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
@@ -52,6 +54,11 @@ class SiteHead:
     own_tolerances: tuple[float, ...]
     """the same where the block is given the reference's input, if these were kept"""
 
+    @property
+    def whole_bytes(self) -> int:
+        """What its values take, all of them."""
+        return self.count * WIDTHS.get(self.dtype, 4)
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -79,6 +86,17 @@ class Environment:
     python: str
     numpy: str
     noisescope: str
+
+
+@dataclass(frozen=True)
+class InputHead:
+    """Numbers that the model was called with and that are not whole, such as images: a device may round them."""
+
+    call: int
+    """of the model"""
+    dtype: str
+    shape: tuple[int, ...]
+    bits: str
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,8 @@ class TraceHead:
     """digest of the token ids and masks of every pass"""
     passes: tuple[tuple[int, ...], ...]
     """rows x tokens of each"""
+    inputs: tuple[InputHead, ...]
+    """what else the passes were given, in the order of the arguments"""
     decode: int
     backward: bool
     outputs_only: bool

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from .. import __version__
 from ..injection import forwards_replaced
-from .heads import Environment
+from .bits import bits_of
+from .heads import Environment, InputHead
 
 __all__ = ["Witness", "dtype_of", "environment_of", "structure_of"]
 
@@ -67,11 +68,16 @@ def _accelerator(device: torch.device) -> str | None:
 
 
 class Witness:
-    """Sees what a model is called with: a digest of all whole numbers, token ids and masks, and of all shapes."""
+    """Sees what a model is called with: a digest of all whole numbers, token ids and masks, and of all shapes.
+
+    Other numbers are noted by themselves, since another device may have rounded them.
+    """
 
     def __init__(self) -> None:
         self.passes: list[tuple[int, ...]] = []
         """shape of the first tensor of each call"""
+        self.inputs: list[InputHead] = []
+        """tensors that are not whole numbers"""
         self._digest = blake2b(digest_size=8)
 
     @property
@@ -89,9 +95,16 @@ class Witness:
         with torch._C.DisableTorchFunction():
             for tensor in given:
                 self._digest.update(repr(tuple(tensor.shape)).encode())
-                if not tensor.is_floating_point() and not tensor.is_complex():
+                if tensor.is_floating_point() or tensor.is_complex():
+                    self.inputs.append(self._noted(tensor.detach()))
+                else:
                     self._digest.update(tensor.detach().cpu().long().contiguous().numpy().tobytes())
         return forward(*args, **kwargs)
+
+    def _noted(self, tensor: Tensor) -> InputHead:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        return InputHead(len(self.passes) - 1, dtype, tuple(tensor.shape), bits_of([plain]))
 
 
 def _version(package: str) -> str | None:

@@ -4,15 +4,19 @@ with tracing(model, "gpu.trace"):
     my_loop(model)
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from torch import nn
 
-from ..errors import InputError, NothingMatched
+from ..diagnosis.accepting import refuse_training
+from ..errors import InputError, NothingMatched, StoreError
+from ..store.files import make_directory, store_errors
 from .assembling import Made, assemble
 from .identity import Witness
+from .options import refuse_no_gradients
 from .recorded import Trace
 from .recorder import Recorder
 from .running import layout_of, wanted_sites
@@ -46,14 +50,19 @@ def tracing(
     blocks: str | None = None,
     seed: int = 0,
     name: str | None = None,
+    overwrite: bool = False,
 ) -> Iterator[Tracing]:
     """Records every call of `model` inside the block, and writes the trace to `path` when it ends well.
 
     There is no noise floor in it, since nobody can run the block again: compare it with a reference that has one,
-    such as one made by `trace(model, run=...)`.
+    such as one made by `trace(model, run=...)`. The model must be in eval mode, as for `trace`. A file that is there is
+    replaced with `overwrite` alone; a place that cannot be written to is refused before anything runs.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model: got {type(model).__name__}, expected a torch module")
+    refuse_training(model)
+    if path is not None:
+        _refuse_place(Path(path), overwrite=overwrite)
     layout, given, witness = layout_of(model, blocks), Tracing(), Witness()
     recorder = Recorder(layout, wanted_sites(sites, backward=backward), seed=seed, full=full)
     recorder.stage = "run"
@@ -61,6 +70,8 @@ def tracing(
         yield given
     if not recorder.rows:
         raise NothingMatched("trace: the model did not run inside the `with` block, or no site matches")
+    if backward:
+        refuse_no_gradients(recorder)
     given._trace = assemble(
         Made(recorder, witness),
         model=model,
@@ -78,3 +89,15 @@ def tracing(
     )
     if path is not None:
         given.trace.save(path)
+
+
+def _refuse_place(file: Path, *, overwrite: bool) -> None:
+    """Raises for a file that could not be written at the end, or that must not be; its directory is there then."""
+    make_directory(file.parent)
+    with store_errors(file):
+        if file.is_dir():
+            raise StoreError(f"cannot write {file}: it is a directory, expected a file; choose another path")
+        if not os.access(file.parent, os.W_OK):
+            raise StoreError(f"cannot write {file}: permission denied; choose another path")
+        if os.path.lexists(file) and not overwrite:
+            raise InputError(f"{file}: is there already; use another path, or overwrite=True")

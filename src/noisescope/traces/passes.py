@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_leaves
 
-from ..diagnosis.accepting import data_for
+from ..diagnosis.accepting import data_for, vocabulary_of
 from ..diagnosis.prompts import open_prompts
-from ..errors import InputError, ModelError
+from ..errors import InputError, ModelError, quoted
 from ..injection.survey import kept_inputs
 from ..measure.generating import window_of
 
@@ -25,6 +26,7 @@ FEW_ROWS, FEW_TOKENS = 2, 32
 """where whole logits are kept"""
 FLOOR_TOKENS = 128
 """of the first rows, on which the noise floor is measured"""
+_WHOLE = (torch.int64, torch.int32)
 OnOutput = Callable[[Tensor], None]
 
 
@@ -148,25 +150,48 @@ def open_passes(
 
 def batches_of(trace: "Trace", model: nn.Module) -> list[dict[str, Tensor]]:
     """The token ids that another trace was made on, if a model like this can be given them."""
-    name, window = trace.name or "the trace", window_of(model)
+    name = trace.name or "the trace"
     for batch in trace.ids:
-        ids = batch.get("input_ids")
-        if (
-            ids is None
-            or ids.ndim != 2
-            or any(one.shape != ids.shape or one.is_floating_point() for one in batch.values())
-        ):
-            raise InputError(
-                f"{name}: does not hold rows of token ids; the file is damaged, or not of a language model"
-            )
-        if window is not None and ids.shape[1] > window:
-            raise InputError(f"{name}: has rows of {ids.shape[1]} tokens, and the model's window is {window}")
+        _refuse_batch(name, batch, model)
     if not trace.ids:
         raise InputError(f"{name}: does not say which tokens it was run on; compare it by hand")
     try:
         return [open_prompts(dict(batch), model) for batch in trace.ids]
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
+
+
+def _refuse_batch(name: str, batch: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Raises for what is not rows of tokens that the model has: a file may say anything."""
+    ids, window = batch.get("input_ids"), window_of(model)
+    if ids is None or ids.ndim != 2 or any(one.shape != ids.shape for one in batch.values()):
+        raise InputError(f"{name}: does not hold rows of token ids; the file is damaged, or not of a language model")
+    if window is not None and ids.shape[1] > window:
+        raise InputError(f"{name}: has rows of {ids.shape[1]} tokens, and the model's window is {window}")
+    limits = _limits(model, ids.shape[1])
+    for argument, given in batch.items():
+        if argument not in limits:
+            raise InputError(f"{name}: got {quoted(argument)} beside its tokens, expected {', '.join(limits)}")
+        most, kinds = limits[argument], _WHOLE if argument.endswith("ids") else (*_WHOLE, torch.bool)
+        if given.dtype not in kinds or not bool(((given >= 0) & (given < most)).all()):
+            raise InputError(f"{name}: its {argument} are not whole numbers from 0 to {most - 1}; the file is damaged")
+
+
+def _limits(model: nn.Module, tokens: int) -> dict[str, int]:
+    """Arguments of this model that a trace may fill, and what their numbers are below."""
+    config, known = getattr(model, "config", None), vocabulary_of(model) or 2**31
+    kinds = getattr(config, "type_vocab_size", None)
+    found = {
+        "input_ids": known,
+        "attention_mask": 2,
+        "token_type_ids": kinds if isinstance(kinds, int) and kinds else known,
+        "position_ids": window_of(model) or max(tokens, 2**20),
+    }
+    if getattr(config, "is_encoder_decoder", False):
+        found |= {"decoder_input_ids": known, "decoder_attention_mask": 2}
+    taken = signature(model.forward).parameters
+    any_taken = any(one.kind is Parameter.VAR_KEYWORD for one in taken.values())
+    return {argument: most for argument, most in found.items() if any_taken or argument in taken}
 
 
 def _check(passes: Passes) -> None:
@@ -196,11 +221,17 @@ def logits_of(output: Any) -> Tensor:
 
 
 def _differentiate(model: nn.Module, logits: Tensor, batch: Mapping[str, Any]) -> None:
-    """The gradients of the next-token loss, down to the embedding; no parameter's `grad` is touched."""
+    """The gradients of the next-token loss, down to the embedding; no parameter's `grad` is touched.
+
+    The loss is summed over all real tokens that follow a real one: a mean would make gradients smaller than float16
+    can hold, and what padding predicts is nobody's affair.
+    """
     ids, mask = batch.get("decoder_input_ids", batch.get("input_ids")), batch.get("attention_mask")
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     if not isinstance(ids, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids.shape or not weights:
         raise InputError("backward: needs token ids, logits for each of them, and a weight that requires gradients")
-    targets = ids[:, 1:] if mask is None else ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100)
-    loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten())
+    targets = ids[:, 1:]
+    if mask is not None:
+        targets = targets.masked_fill((mask[:, 1:] == 0) | (mask[:, :-1] == 0), -100)
+    loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets.flatten(), reduction="sum")
     torch.autograd.grad(loss, weights[:1], allow_unused=True)

@@ -18,9 +18,10 @@ from ..sites import Layout
 from ..sites.patterns import pattern
 from ..specs import Phase
 from .assembling import Made, assemble
-from .floor import Floors, Sketches, measure_floors, units_of
+from .floor import Floors, Sketches, measure_floors, relative_error, units_of
 from .hidden import Hidden
 from .identity import Witness, dtype_of, structure_of
+from .options import refuse_no_blocks, refuse_no_gradients, refuse_options
 from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, batches_of, open_passes
 from .recorded import Trace
 from .recorder import Recorder, Wanted
@@ -76,16 +77,26 @@ def trace(
         blocks: where the blocks are, if they are not found.
         seed: of data, signs, samples and noise; traces with different ones cannot be compared.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: got {type(model).__name__}, expected a torch module")
-    if backward and (inputs_from is not None or outputs_only):
-        raise InputError("backward: gradients cannot be fed, and logits have none; leave out one of the two")
-    if outputs_only and sites is not None:
-        raise InputError("sites: logits alone have no other sites; leave it out")
+    refuse_options(
+        model,
+        prompts,
+        run,
+        sites=sites,
+        inputs=inputs,
+        inputs_from=inputs_from,
+        outputs_only=outputs_only,
+        backward=backward,
+        decode=decode,
+        n_samples=n_samples,
+        max_length=max_length,
+        batch_size=batch_size,
+    )
     refuse_training(model)
     if inputs_from is not None:
         _refuse_inputs(inputs_from, model, checkpoint, seed)
     layout = layout_of(model, blocks)
+    if inputs:
+        refuse_no_blocks(layout)
     passes = None
     if inputs_from is not None and run is None and prompts is None:
         prompts, decode = batches_of(inputs_from, model), inputs_from.head.decode
@@ -110,7 +121,9 @@ def trace(
     if names:
         from ..devices import emulate as play
 
-        device = play(model, names, seed=seed, layout=layout, inputs=passes.few().batches[0] if passes else None)
+        few = passes.few().batches[0] if passes else None
+        with torch.set_grad_enabled(backward):
+            device = play(model, names, seed=seed, layout=layout, inputs=few, run=run)
     with device, torch.set_grad_enabled(backward):
         made = _make(job, inputs, inputs_from, tell, floor=floor)
     return assemble(
@@ -135,13 +148,15 @@ def _make(job: "_Job", inputs: bool, inputs_from: Trace | None, tell: Progress, 
     witness, hidden = Witness(), Hidden()
     with witness.watching(job.model), hidden.kept(job.layout) if inputs else nullcontext():
         free = job.record(on_batch=tell("recording", job.batches))
+    if job.own_run is not None and torch.is_grad_enabled():
+        refuse_no_gradients(free)
     made = Made(free, witness, job.passes.ids if job.passes is not None else ())
     if floor and not job.outputs_only:
         made.units = units_of(dtype_of(job.model))
         step = tell("noise floor", len(made.units) * (2 if inputs else 1))
-        made.floor_tokens, made.floors = job.floors(made.units, step)
+        made.floor_tokens, made.floors = job.floors(made.units, step, made)
         if inputs:
-            _, made.own_floors = job.floors(made.units, step, fed=True)
+            _, made.own_floors = job.floors(made.units, step, made, fed=True)
     if inputs:
         made.hidden = hidden
     if inputs_from is not None:
@@ -195,11 +210,15 @@ class _Job:
             raise NothingMatched("sites: no operator of the model matches; `noisescope sites` lists them")
         return recorder
 
-    def floors(self, units: tuple[float, ...], on_run: Callable[[], None], *, fed: bool = False) -> tuple[int, Floors]:
-        """Tokens that they were measured on, and what came out."""
-        few, hidden = self.passes.few() if self.passes is not None else None, Hidden()
-        with hidden.kept(self.layout) if fed else nullcontext():
+    def floors(
+        self, units: tuple[float, ...], on_run: Callable[[], None], made: Made, *, fed: bool = False
+    ) -> tuple[int, Floors]:
+        """Tokens that they were measured on, and what came out; not for a run that is another than that `made`."""
+        few, hidden, witness = self.passes.few() if self.passes is not None else None, Hidden(), Witness()
+        with witness.watching(self.model), hidden.kept(self.layout) if fed else nullcontext():
             clean = self._sketches(few)
+        if self.own_run is not None:
+            _refuse_another(made, witness, clean, units[0])
 
         def run(noise: AbstractContextManager[object]) -> Sketches:
             with hidden.fed(self.layout) if fed else nullcontext():
@@ -211,6 +230,19 @@ class _Job:
     def _sketches(self, few: Passes | None, noise: AbstractContextManager[object] | None = None) -> Sketches:
         rows = self.record(few, noise, full=False).rows
         return {key: row.tally for key, row in rows.items()}
+
+
+def _refuse_another(made: Made, witness: Witness, again: Sketches, unit: float) -> None:
+    """Raises for a run that did not do the same again; the bits may be others where a device adds in any order."""
+    first = {key: row.tally for key, row in made.free.rows.items()}
+    same_inputs = (made.witness.digest, made.witness.inputs) == (witness.digest, witness.inputs)
+    if same_inputs and list(first) == list(again):
+        differ = [key for key in first if first[key].bits != again[key].bits]
+        if all(relative_error(first[key], again[key]) < unit**0.5 for key in differ):
+            return
+    raise InputError(
+        "run: did not do the same when it was called again, and must; seed what it draws, or pass floor=False"
+    )
 
 
 def _refuse_inputs(reference: Trace, model: nn.Module, checkpoint: str | None, seed: int) -> None:

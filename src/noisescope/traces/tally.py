@@ -3,19 +3,19 @@
 Elements that are not finite are counted and stand as 0 elsewhere.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
 import torch
 from torch import Tensor
 
+from .bits import Bits
 from .moments import Moments, moments_of
 from .sampling import SLOTS, Sample
 from .sketch import BUCKETS, CHUNK, Sketcher
 from .slabs import Slabs
 
-__all__ = ["TOP", "SiteRecord", "SiteTally", "bits_of"]
+__all__ = ["TOP", "SiteRecord", "SiteTally"]
 
 TOP = 8
 """channels with the largest abs that are named"""
@@ -58,7 +58,7 @@ class SiteTally:
         self._non_finite = 0
         self._ends: Tensor | None = None
         """largest and smallest of each channel"""
-        self._bits = 0
+        self._bits = Bits()
         self._dtype: torch.dtype | None = None
 
     def fold(self, value: Tensor, sketcher: Sketcher) -> None:
@@ -66,10 +66,9 @@ class SiteTally:
         self._dtype = value.dtype
         flat, call = value.reshape(-1), len(self._sample.sizes)
         if flat.numel():
-            self._bits = _chained(self._bits, flat)
             if self._sketch is None:
                 self._sketch = sketcher.slabs.take(2, BUCKETS, dtype=torch.float64)
-            moments = self._look(flat, call, sketcher)
+            moments = self._look(flat, call, sketcher, self._bits)
             if not isfinite(moments.around):
                 wrong = ~flat.isfinite()
                 self._non_finite += int(wrong.sum())
@@ -80,11 +79,13 @@ class SiteTally:
             self._range(flat.view(-1, value.shape[-1] if value.ndim else 1), sketcher.slabs)
         self._sample.fold(flat, sketcher.slabs)
 
-    def _look(self, flat: Tensor, call: int, sketcher: Sketcher) -> Moments:
-        """Moments of a call, and its sketch, from chunks that stay in a cache while they are looked at."""
+    def _look(self, flat: Tensor, call: int, sketcher: Sketcher, bits: Bits | None = None) -> Moments:
+        """Moments of a call, its sketch and its bits, from chunks that stay in a cache while they are looked at."""
         assert self._sketch is not None
         moments, sketch = Moments(), self._sketch[1].zero_()
         for number, chunk in enumerate(flat.split(CHUNK)):
+            if bits is not None:
+                bits.add(chunk)
             wide = sketcher.widened(chunk)
             moments = moments.joined(moments_of(chunk, wide))
             sketcher.add(sketch, wide, call, number)
@@ -112,6 +113,11 @@ class SiteTally:
         """Root of the sum of squares so far."""
         return self._moments.norm
 
+    @property
+    def bits(self) -> str:
+        """The digest so far."""
+        return self._bits.written
+
     def read(self) -> SiteRecord:
         """Everything known so far."""
         count = sum(self._sample.sizes)
@@ -129,40 +135,10 @@ class SiteTally:
             min=float(low.min()) if len(low) else 0.0,
             max=float(high.max()) if len(high) else 0.0,
             norm=self.norm,
-            bits=_written(self._bits),
+            bits=self.bits,
             sizes=self._sample.sizes,
             width=len(peaks),
             top_channels=tuple((channel, float(peaks[channel])) for channel in order),
             sketch=self.sketch().float(),
             sample=(torch.zeros(SLOTS) if values is None else values).to(wide),
         )
-
-
-def bits_of(values: Iterable[Tensor]) -> str:
-    """The digest of calls with these values."""
-    found = 0
-    for value in values:
-        if value.numel():
-            found = _chained(found, value.reshape(-1))
-    return _written(found)
-
-
-def _chained(before: int, flat: Tensor) -> int:
-    return (before * 1000003 + _bits(flat) + 1) % 2**63
-
-
-def _written(bits: int) -> str:
-    return f"{bits:016x}"
-
-
-def _bits(flat: Tensor) -> int:
-    """Changes with any bit; equal bits give the same number on every machine: their sum in words of 64, modulo 2^64."""
-    words = 8 // flat.element_size()
-    whole = flat.numel() - flat.numel() % words
-    head = flat[:whole]
-    if head.data_ptr() % 8:
-        head = head.clone()
-    total = int(head.view(torch.int64).sum()) if whole else 0
-    if whole < flat.numel():
-        total += int.from_bytes(bytes(flat[whole:].cpu().clone().view(torch.uint8).tolist()), "little")
-    return total % 2**63

@@ -87,6 +87,16 @@ def test_the_gate(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["trace", LLAMA, "-o", "x.trace", "--sites", "*.nowhere"], 3, "--sites: no operator of the model matches"),
         (["trace", LLAMA, "-o", "x.trace", "--decode", "400", *SMALL], 2, "--decode: got 400"),
         (["trace", LLAMA, "-o", "x.trace", "--inputs-from", "{narrow}"], 2, "holds no hidden states"),
+        (
+            ["trace", LLAMA, "-o", "x.trace", "--inputs-from", "{good}", "--batch-size", "2"],
+            2,
+            "--batch-size: tokens and stages are those of --inputs-from",
+        ),
+        (
+            ["trace", LLAMA, "-o", "x.trace", "--inputs", "--outputs-only"],
+            2,
+            "--inputs: a trace of logits alone has no hidden states",
+        ),
         (["trace", LLAMA, "-o", "x.trace", "--data", "nowhere.txt"], 2, "--data: nowhere.txt"),
         (["locate", LLAMA, "--reference", "nowhere.trace"], 2, "--reference: nowhere.trace: no such file"),
         (["locate", LLAMA, "--method", "fingerprint"], 2, "--reference: the fingerprint method needs"),
@@ -109,3 +119,14 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     assert len(lines) == 1
     assert said in lines[0]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sites", "said"),
+    [("*.0.mlp.down_proj.*", "; all values would take 8.2 kB\n"), ("*.mlp.*", "; all values would take 655 kB\n")],
+)
+def test_sizes_are_told_in_their_unit(
+    sites: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", LLAMA, "-o", str(tmp_path / "a.trace"), "--no-floor", "--sites", sites, *SMALL]) == 0
+    assert said in capsys.readouterr().out

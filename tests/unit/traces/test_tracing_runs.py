@@ -152,11 +152,11 @@ def test_gradients_are_those_of_autograd(llama: Any) -> None:
     found = trace(llama, IDS, backward=True, full=True, floor=False)
     embedded = llama.get_input_embeddings()(IDS).detach().requires_grad_()
     logits = llama(inputs_embeds=embedded).logits
-    loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten())
+    loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten(), reduction="sum")
     expected = torch.autograd.grad(loss, logits)[0]
     at = next(n for n, site in enumerate(found.sites) if site.name.startswith("lm_head.linear.0.backward"))
     hidden_grad = found.full[at]()[0]
-    assert torch.allclose(hidden_grad, expected @ llama.lm_head.weight, atol=1e-6)
+    assert torch.allclose(hidden_grad, expected @ llama.lm_head.weight, atol=1e-5)
     assert all(parameter.grad is None for parameter in llama.parameters())
 
 
