@@ -206,7 +206,8 @@ def _interval(values: Tensor, most: float, *, missed: bool) -> Figure:
     if len(values) < 2 or not mean:
         return Figure(mean, 0.0, max(mean, most))
     factor = exp(min(_Z_OF_MEANS * float(values.std()) / sqrt(len(values)) / mean, 100.0))
-    few = float(values.sum()) ** 2 < FEW * float(values.square().sum())
+    total = float(values.sum())
+    few = total * total < FEW * float(values.square().sum())
     return Figure(mean, mean / factor, max(mean * factor, most) if missed or few else mean * factor)
 
 

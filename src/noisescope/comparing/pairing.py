@@ -79,9 +79,16 @@ def _refusal(a: Trace, b: Trace, field: str, mine: object, other: object) -> str
 
 
 def differences(a: Trace, b: Trace) -> dict[str, tuple[object, object]]:
-    """Field of the environment -> what it is in each; only those that differ."""
-    mine, other = (asdict(trace.head.environment) for trace in (a, b))
+    """Field of the environment -> what it is in each; only those that differ.
+
+    Numbers that the model was given, other than tokens, are among them: two devices may round them otherwise.
+    """
+    mine, other = (asdict(trace.head.environment) | _given(trace) for trace in (a, b))
     return {name: (mine[name], other[name]) for name in mine if mine[name] != other[name]}
+
+
+def _given(trace: Trace) -> dict[str, object]:
+    return {"inputs": " ".join(f"{given.dtype}:{given.bits}" for given in trace.head.inputs)}
 
 
 def pair_up(a: Trace, b: Trace, *, run: str = "free") -> Pairing:

@@ -13,8 +13,6 @@ from .ranking import Repair
 
 __all__ = ["sections_of", "trace_section"]
 
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-
 
 def sections_of(
     a: Trace,
@@ -72,7 +70,7 @@ def _outcome(first: Judged | None, *, judged: bool) -> str:
 def trace_section(trace: Trace) -> dict[str, Any]:
     """What a trace is of."""
     head = trace.head
-    full = sum(site.count * _BYTES.get(site.dtype, 4) for site in head.sites)
+    full = sum(site.whole_bytes for site in head.sites if site.run == "free")
     kept = trace.sketch.numel() * 4 + trace.sample.numel() * trace.sample.element_size()
     return {
         "file": trace.name,

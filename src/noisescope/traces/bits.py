@@ -5,9 +5,9 @@ that it is sketched in, a chunk into words of 64 bits, little endian, the last o
 
     row r       of words 127 r to 127 r + 126, modulo 2^64
 
-are hashed, one chunk and one call after the other, by BLAKE2b to 8 bytes. No bit that changed alone is missed, nor a row
-that changed its place, nor, as 127 is odd, a sign that changed everywhere. Changes that cancel within a row are: two
-words that changed places there, or two that lost their uppermost bit.
+are hashed, one chunk and one call after the other, by BLAKE2b to 8 bytes. No bit that changed alone is missed, nor a
+row that changed its place, nor, as 127 is odd, a sign that changed everywhere. Changes that cancel within a row are:
+two words that changed places there, or two that lost their uppermost bit.
 """
 
 from collections.abc import Iterable

@@ -383,3 +383,11 @@ def test_a_map_that_says_nothing_or_too_much_is_refused() -> None:
         ns.compare(reference, reference, names={"no.such.module": "x"})
     with pytest.raises(InputError, match="the map makes one of"):
         ns.compare(reference, reference, names={"model.layers.*.mlp.up_proj": "model.layers.*.mlp.gate_proj"})
+
+
+def test_other_numbers_given_to_own_code_are_told() -> None:
+    model, x = torch.nn.Linear(8, 8).eval(), torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    reference = ns.trace(model, run=lambda: model(x))
+    found = ns.compare(reference, ns.trace(model, run=lambda: model(x + 1), floor=False))
+    assert "differs: inputs (float32:" in str(found)
+    assert "inputs" not in str(ns.compare(reference, ns.trace(model, run=lambda: model(x), floor=False)))
