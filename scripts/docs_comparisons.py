@@ -102,6 +102,7 @@ def fingerprint() -> str:
 _LINES = (
     ("right layer first", "all", "top_1"),
     ("among three", "all", "top_3"),
+    ("first is the layer, or one beside it", "all", "first_is_the_layer_or_beside_it"),
     ("right where it tells", "all", "right_where_it_tells"),
     ("cannot tell", "all", "cannot_tell"),
     ("block outputs: right layer first", "outputs_of_blocks", "top_1"),
