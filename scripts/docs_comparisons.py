@@ -113,10 +113,6 @@ _LINES = (
 )
 
 
-def _faults(one: Row) -> str:
-    return f"{one['faults']}; {one['within_rounding']}"
-
-
 def _chance(one: Row) -> str:
     return f"{one['layers']}; {100 * one['chance']['top_1']:.1f}% / {100 * one['chance']['top_3']:.1f}%"
 

@@ -115,7 +115,9 @@ def _sentence(found: Fingerprint, outcome: Outcome) -> str:
     first = ", ".join(f"{layer} ({found.posterior[layer]:.2f})" for layer in found.ranking[:3])
     if outcome == "inconclusive":
         return f"cannot tell: {found.reason}; first {first}"
-    return f"the logits' deviation is best explained by an error of layer {first}; read it as this layer or one beside it"
+    return (
+        f"the logits' deviation is best explained by an error of layer {first}; read it as this layer or one beside it"
+    )
 
 
 def _suspects(found: Fingerprint, layout: Layout) -> tuple[Suspect, ...]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
 from .. import store
 from ..errors import unknown_name
+from ..store.encoding import encode
 from .rows import Sections
 
 __all__ = ["Files", "Render"]
@@ -21,6 +23,17 @@ class Files:
     stem: str
     renderers: Mapping[str, Render]
     """format -> its renderer, in the order in which they are written: JSON last, as the sign that all are there"""
+
+    @classmethod
+    def of(cls, stem: str, package: str) -> "Files":
+        """As a page, Markdown and JSON, by the `page` and `markdown` of a package, imported when they are asked for."""
+
+        def later(module: str, function: str) -> Render:
+            return lambda sections: str(getattr(import_module(f"{package}.{module}"), function)(sections))
+
+        return cls(
+            stem, {"md": later("markdown", "render_markdown"), "html": later("page", "render_page"), "json": encode}
+        )
 
     @property
     def names(self) -> dict[str, str]:

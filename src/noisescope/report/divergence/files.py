@@ -1,25 +1,10 @@
-"""The files of a comparison. Renderers are imported when they are asked for."""
+"""The files of a comparison."""
 
-from ...store.encoding import encode
 from ..files import Files
-from ..rows import Sections
 
 __all__ = ["FILES", "render_comparison", "save_comparison"]
 
-
-def _markdown(sections: Sections) -> str:
-    from .markdown import render_markdown
-
-    return render_markdown(sections)
-
-
-def _page(sections: Sections) -> str:
-    from .page import render_page
-
-    return render_page(sections)
-
-
-_FILES = Files("comparison", {"md": _markdown, "html": _page, "json": encode})
+_FILES = Files.of("comparison", __package__ or "")
 FILES = _FILES.names
 """format -> what its file is called"""
 render_comparison = _FILES.render
