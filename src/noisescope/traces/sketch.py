@@ -51,7 +51,8 @@ class Sketcher:
         rows = -(-length // BUCKETS)
         signed = self._scratch[: rows * BUCKETS]
         torch.mul(chunk, self._table[start : start + length], out=signed[:length])
-        signed[length:] = 0
+        if length < rows * BUCKETS:
+            signed[length:].zero_()
         into += signed.view(rows, BUCKETS).sum(0)
 
     def widened(self, chunk: Tensor) -> Tensor:

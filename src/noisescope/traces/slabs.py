@@ -20,19 +20,18 @@ class Slabs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._free = self._slab(_BYTES)
+        self._slabs: dict[torch.dtype, tuple[Tensor, int]] = {}
+        """what is left of the slab of each dtype begins there"""
 
     def take(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """A tensor of zeros."""
-        size = -(-prod(shape) * dtype.itemsize // 16) * 16
-        if size > self._free.numel():
-            self._free = self._slab(max(_BYTES, size))
-        piece, self._free = self._free[:size], self._free[size:]
-        return piece[: prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        count = prod(shape)
+        slab, start = self._slabs.get(dtype, (None, 0))
+        if slab is None or start + count > slab.numel():
+            slab, start = torch.zeros(max(_BYTES // dtype.itemsize, count), dtype=dtype, device=self._device), 0
+        self._slabs[dtype] = slab, start + count
+        return slab[start : start + count].view(shape)
 
     def keep(self, value: Tensor) -> Tensor:
         """A copy of a tensor."""
         return self.take(*value.shape, dtype=value.dtype).copy_(value)
-
-    def _slab(self, size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.uint8, device=self._device)

@@ -65,39 +65,45 @@ class SiteTally:
         """Adds one call's value."""
         self._dtype = value.dtype
         flat, call = value.reshape(-1), len(self._sample.sizes)
+        width = value.shape[-1] if value.ndim else 1
         if flat.numel():
             if self._sketch is None:
                 self._sketch = sketcher.slabs.take(2, BUCKETS, dtype=torch.float64)
-            moments = self._look(flat, call, sketcher, self._bits)
+            moments, ends = self._look(flat, width, call, sketcher, self._bits)
             if not isfinite(moments.around):
                 wrong = ~flat.isfinite()
                 self._non_finite += int(wrong.sum())
                 flat = flat.masked_fill(wrong, 0)
-                moments = self._look(flat, call, sketcher)
+                moments, ends = self._look(flat, width, call, sketcher)
             self._moments = self._moments.joined(moments)
             self._sketch[0] += self._sketch[1]
-            self._range(flat.view(-1, value.shape[-1] if value.ndim else 1), sketcher.slabs)
+            self._widen(ends, sketcher.slabs)
         self._sample.fold(flat, sketcher.slabs)
 
-    def _look(self, flat: Tensor, call: int, sketcher: Sketcher, bits: Bits | None = None) -> Moments:
-        """Moments of a call, its sketch and its bits, from chunks that stay in a cache while they are looked at."""
+    def _look(
+        self, flat: Tensor, width: int, call: int, sketcher: Sketcher, bits: Bits | None = None
+    ) -> tuple[Moments, Tensor]:
+        """Moments and range of a call, its sketch and its bits, from chunks that stay in a cache meanwhile."""
         assert self._sketch is not None
-        moments, sketch = Moments(), self._sketch[1].zero_()
+        moments, sketch, ends = Moments(), self._sketch[1].zero_(), []
+        rows, done = flat.view(-1, width), 0
         for number, chunk in enumerate(flat.split(CHUNK)):
             if bits is not None:
                 bits.add(chunk)
             wide = sketcher.widened(chunk)
             moments = moments.joined(moments_of(chunk, wide))
             sketcher.add(sketch, wide, call, number)
-        return moments
+            if (whole := min((number + 1) * CHUNK, flat.numel()) // width) > done:
+                ends.append(_range(rows[done:whole]))
+                done = whole
+        return moments, ends[0] if len(ends) == 1 else _joined(ends)
 
-    def _range(self, rows: Tensor, slabs: Slabs) -> None:
-        """The largest and smallest of each channel."""
-        found = torch.stack([rows.amax(0), rows.amin(0)])
+    def _widen(self, found: Tensor, slabs: Slabs) -> None:
+        """Keeps the largest and smallest of each channel."""
         if self._ends is None:
             self._ends = slabs.keep(found)
             return
-        known, width = self._ends.shape[1], rows.shape[1]
+        known, width = self._ends.shape[1], found.shape[1]
         if width > known:
             self._ends = slabs.keep(torch.cat([self._ends, found[:, known:]], dim=1))
         high, low = self._ends[:, :width]
@@ -142,3 +148,13 @@ class SiteTally:
             sketch=self.sketch().float(),
             sample=(torch.zeros(SLOTS) if values is None else values).to(wide),
         )
+
+
+def _range(rows: Tensor) -> Tensor:
+    """The largest and the smallest of each channel."""
+    return torch.stack([rows.amax(0), rows.amin(0)])
+
+
+def _joined(ends: list[Tensor]) -> Tensor:
+    found = torch.stack(ends)
+    return torch.stack([found[:, 0].amax(0), found[:, 1].amin(0)])
