@@ -196,7 +196,7 @@ def _again(trace: Trace, number: int, seed: int) -> Side:
 # --- cost -------------------------------------------------------------------------------------------------------
 
 
-def cost(rounds: int = 15) -> Row:
+def cost(rounds: int = 31) -> Row:
     """Recording takes turns with the bare forward; the noise floor and the rest of a trace are apart."""
     found: Row = {dtype: _cost(dtype, rounds) for dtype in DTYPES}
     loaded = load()
@@ -232,15 +232,16 @@ def _ratio(bare: Callable[[], object], run: Callable[[], object], rounds: int) -
     """Each time over the mean of the bare forwards just before and after it: the median over rounds."""
     for _ in range(2):
         bare(), run()
-    alone, found = [_seconds(bare)], []
+    alone, taken, found = [_seconds(bare)], [], []
     for _ in range(rounds):
-        seconds = _seconds(run)
+        taken.append(_seconds(run))
         alone.append(_seconds(bare))
-        found.append(seconds / statistics.mean(alone[-2:]))
+        found.append(taken[-1] / statistics.mean(alone[-2:]))
     ranked = sorted(found)
     return {
         "ratio": round(statistics.median(found), 3),
         "interval": [round(ranked[rounds // 5], 3), round(ranked[-1 - rounds // 5], 3)],
+        "ratio_of_fastest_quarters": round(statistics.quantiles(taken)[0] / statistics.quantiles(alone)[0], 3),
         "rounds": rounds,
         "bare_median_s": round(statistics.median(alone), 3),
     }

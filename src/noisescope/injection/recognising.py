@@ -14,8 +14,14 @@ __all__ = ["is_fresh", "is_residual", "operands", "same_rows", "tensors", "uses_
 
 def tensors(args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that a call is given, by position or by keyword, alone or in lists; not the one it writes to."""
-    given = {name: value for name, value in kwargs.items() if name != "out"}
-    return [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+    given = [*args, *(value for name, value in kwargs.items() if name != "out")]
+    found: list[Tensor] = []
+    for value in given:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple | dict):
+            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    return found
 
 
 def is_fresh(value: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:

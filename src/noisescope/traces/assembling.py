@@ -14,7 +14,7 @@ from .heads import FORMAT, QUANTILES, FloorHead, SiteHead, TraceHead
 from .hidden import Hidden
 from .identity import Witness, environment_of, structure_of
 from .recorded import Trace
-from .recorder import Recorder, Row
+from .recorder import Row, Rows
 from .sampling import SLOTS, positions
 from .sketch import BUCKETS
 
@@ -25,10 +25,10 @@ __all__ = ["Made", "assemble"]
 class Made:
     """What the runs of a trace left behind."""
 
-    free: Recorder
+    free: Rows
     witness: Witness
     ids: tuple[dict[str, Tensor], ...] = ()
-    fed: Recorder | None = None
+    fed: Rows | None = None
     hidden: Hidden | None = None
     inputs_from: Trace | None = None
     units: tuple[float, ...] = ()
@@ -54,8 +54,8 @@ def assemble(
     name: str | None,
 ) -> Trace:
     """The trace."""
-    rows = [("free", row) for row in made.free.rows.values()]
-    rows += [("fed", row) for row in made.fed.rows.values()] if made.fed is not None else []
+    rows = [("free", row) for row in made.free.values()]
+    rows += [("fed", row) for row in made.fed.values()] if made.fed is not None else []
     lists: dict[tuple[int, ...], int] = {}
     heads, sketches, samples = [], [], []
     for run, row in rows:

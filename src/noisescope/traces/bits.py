@@ -33,8 +33,12 @@ class Bits:
 
     def add(self, chunk: Tensor) -> None:
         """Adds the next chunk of a call, in one dimension."""
-        sums = _rows(_words(chunk))
-        self._digest.update(sums.cpu().numpy().astype("<i8", copy=False).tobytes())
+        words = _words(chunk)
+        whole = len(words) // ROW * ROW
+        sums = words[:whole].view(-1, ROW).sum(1)
+        self._digest.update(sums.cpu().numpy().astype("<i8", copy=False).data)
+        if whole < len(words):
+            self._digest.update(int(words[whole:].sum()).to_bytes(8, "little", signed=True))
 
     @property
     def written(self) -> str:
@@ -53,13 +57,7 @@ def bits_of(values: Iterable[Tensor]) -> str:
 
 def _words(chunk: Tensor) -> Tensor:
     """In 64 bits; copied where it is not made of whole words, or does not begin where one may."""
-    data = chunk.contiguous().view(torch.uint8)
-    if rest := -len(data) % 8:
-        data = pad(data, (0, rest))
-    return (data if data.data_ptr() % 8 == 0 else data.clone()).view(torch.int64)
-
-
-def _rows(words: Tensor) -> Tensor:
-    whole = len(words) // ROW * ROW
-    found = words[:whole].view(-1, ROW).sum(1)
-    return found if whole == len(words) else torch.cat([found, words[whole:].sum().view(1)])
+    chunk = chunk.contiguous()
+    if rest := -chunk.nbytes % 8:
+        chunk = pad(chunk.view(torch.uint8), (0, rest))
+    return (chunk if chunk.data_ptr() % 8 == 0 else chunk.clone()).view(torch.int64)

@@ -8,7 +8,7 @@ from ..errors import InputError
 from ..sites import Layout
 from ..specs.checks import checked, optional, whole
 from .recorded import Trace
-from .recorder import Recorder
+from .recorder import Rows
 
 __all__ = ["refuse_no_blocks", "refuse_no_gradients", "refuse_options"]
 
@@ -71,7 +71,7 @@ def refuse_no_blocks(layout: Layout) -> None:
         raise InputError("inputs: the model has no blocks between which to keep hidden states; name them with blocks")
 
 
-def refuse_no_gradients(recorder: Recorder) -> None:
+def refuse_no_gradients(rows: Rows) -> None:
     """Raises for a run that was to have gradients, and has none."""
-    if not any(row.site.phase == "backward" for row in recorder.rows.values()):
+    if not any(row.site.phase == "backward" for row in rows.values()):
         raise InputError("backward: no gradient was computed in the run; call backward() in it, or leave this out")

@@ -68,12 +68,13 @@ def tracing(
     recorder.stage = "run"
     with witness.watching(model), recorder:
         yield given
-    if not recorder.rows:
+    rows = recorder.taken()
+    if not rows:
         raise NothingMatched("trace: the model did not run inside the `with` block, or no site matches")
     if backward:
-        refuse_no_gradients(recorder)
+        refuse_no_gradients(rows)
     given._trace = assemble(
-        Made(recorder, witness),
+        Made(rows, witness),
         model=model,
         layers=len(layout.blocks),
         tokenizer=None,

@@ -14,7 +14,7 @@ from ..specs import Layer, Phase
 from .sketch import Sketcher
 from .tally import SiteTally
 
-__all__ = ["Recorder", "Row", "Wanted"]
+__all__ = ["Recorder", "Row", "Rows", "Wanted"]
 
 _BY_KEY = ("matmul", "bmm", "softmax")
 """operators whose last dimension may be tokens"""
@@ -47,6 +47,10 @@ class Row:
         return f"{self.site.name}.{self.part}" if self.part else self.site.name
 
 
+Rows = dict[tuple[str, str], Row]
+"""by stage and name, in the order of their first call"""
+
+
 class Recorder:
     """Records values in the order of their first call.
 
@@ -55,7 +59,7 @@ class Recorder:
     """
 
     def __init__(self, layout: Layout | None, wanted: Wanted, *, seed: int = 0, full: bool = False) -> None:
-        self.rows: dict[tuple[str, str], Row] = {}
+        self._rows: Rows = {}
         self.stage = "prefill"
         self._wanted, self._seed, self._full = wanted, seed, full
         self._masks = Masks()
@@ -87,6 +91,15 @@ class Recorder:
             self._record(site, grad, part)
         return grad
 
+    def taken(self) -> Rows:
+        """What was recorded, which is the caller's alone from now on.
+
+        A recorder and its watch refer to each other, and go when the garbage collector comes by; values need not wait.
+        """
+        rows, self._rows = self._rows, {}
+        self._sketchers.clear()
+        return rows
+
     def enter(self, stage: str) -> None:
         """What follows belongs to this stage."""
         self.stage = stage
@@ -106,10 +119,10 @@ class Recorder:
                     return  # padding is in it, and is whatever it happens to be
                 value = real
             key = self.stage, f"{site.name}.{part}" if part else site.name
-            row = self.rows.get(key)
+            row = self._rows.get(key)
             if row is None:
                 row = Row(site, self.stage, part, value.dtype, tuple(value.shape), SiteTally(self._seed), [])
-                self.rows[key] = row
+                self._rows[key] = row
             row.tally.fold(value, self._sketcher(value.device))
             if self._full:
                 row.full.append(value.cpu().clone())

@@ -24,7 +24,7 @@ from .identity import Witness, dtype_of, structure_of
 from .options import refuse_no_blocks, refuse_no_gradients, refuse_options
 from .passes import BATCH, FEW_ROWS, FEW_TOKENS, ROWS, TOKENS, OnOutput, Passes, batches_of, open_passes
 from .recorded import Trace
-from .recorder import Recorder, Wanted
+from .recorder import Recorder, Rows, Wanted
 
 __all__ = ["layout_of", "trace", "wanted_sites"]
 
@@ -192,7 +192,7 @@ class _Job:
         *,
         full: bool | None = None,
         on_batch: Callable[[], None] = lambda: None,
-    ) -> Recorder:
+    ) -> Rows:
         """One run, with the recorder innermost, so that it sees what the device and the noise make of the values."""
         recorder = Recorder(self.layout, self.wanted, seed=self.seed, full=self.full if full is None else full)
         passes = passes or self.passes
@@ -206,9 +206,10 @@ class _Job:
             else:
                 on_output: OnOutput = recorder.record_output if self.outputs_only else lambda _logits: None
                 passes.run(self.model, on_stage=recorder.enter, on_output=on_output, on_batch=on_batch)
-        if not recorder.rows:
+        rows = recorder.taken()
+        if not rows:
             raise NothingMatched("sites: no operator of the model matches; `noisescope sites` lists them")
-        return recorder
+        return rows
 
     def floors(
         self, units: tuple[float, ...], on_run: Callable[[], None], made: Made, *, fed: bool = False
@@ -228,13 +229,12 @@ class _Job:
         return few.tokens if few is not None else 0, found
 
     def _sketches(self, few: Passes | None, noise: AbstractContextManager[object] | None = None) -> Sketches:
-        rows = self.record(few, noise, full=False).rows
-        return {key: row.tally for key, row in rows.items()}
+        return {key: row.tally for key, row in self.record(few, noise, full=False).items()}
 
 
 def _refuse_another(made: Made, witness: Witness, again: Sketches, unit: float) -> None:
     """Raises for a run that did not do the same again; the bits may be others where a device adds in any order."""
-    first = {key: row.tally for key, row in made.free.rows.items()}
+    first = {key: row.tally for key, row in made.free.items()}
     same_inputs = (made.witness.digest, made.witness.inputs) == (witness.digest, witness.inputs)
     if same_inputs and list(first) == list(again):
         differ = [key for key in first if first[key].bits != again[key].bits]

@@ -44,8 +44,8 @@ class Sketcher:
         self._scratch, self._wide = torch.empty(2, CHUNK, device=device)
         self.slabs = Slabs(device)
 
-    def add(self, into: Tensor, chunk: Tensor, call: int, number: int) -> None:
-        """Adds chunk `number` of a site's value at its `call`-th call to a sketch, `into`, in float64."""
+    def sketch(self, chunk: Tensor, call: int, number: int) -> Tensor:
+        """Of chunk `number` of a site's value at its `call`-th call, in float32."""
         start = _entry(self._seed, call, number)
         length = chunk.numel()
         rows = -(-length // BUCKETS)
@@ -53,7 +53,7 @@ class Sketcher:
         torch.mul(chunk, self._table[start : start + length], out=signed[:length])
         if length < rows * BUCKETS:
             signed[length:].zero_()
-        into += signed.view(rows, BUCKETS).sum(0)
+        return torch.sum(signed.view(rows, BUCKETS), 0)
 
     def widened(self, chunk: Tensor) -> Tensor:
         """A chunk in float32; the next one is written over it."""

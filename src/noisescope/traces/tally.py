@@ -52,7 +52,6 @@ class SiteTally:
 
     def __init__(self, seed: int) -> None:
         self._sketch: Tensor | None = None
-        """of all calls, and of the last"""
         self._sample = Sample(seed)
         self._moments = Moments()
         self._non_finite = 0
@@ -67,36 +66,18 @@ class SiteTally:
         flat, call = value.reshape(-1), len(self._sample.sizes)
         width = value.shape[-1] if value.ndim else 1
         if flat.numel():
-            if self._sketch is None:
-                self._sketch = sketcher.slabs.take(2, BUCKETS, dtype=torch.float64)
-            moments, ends = self._look(flat, width, call, sketcher, self._bits)
-            if not isfinite(moments.around):
+            seen = _look(flat, width, call, sketcher, self._bits)
+            if not isfinite(seen.moments.around):
                 wrong = ~flat.isfinite()
                 self._non_finite += int(wrong.sum())
                 flat = flat.masked_fill(wrong, 0)
-                moments, ends = self._look(flat, width, call, sketcher)
-            self._moments = self._moments.joined(moments)
-            self._sketch[0] += self._sketch[1]
-            self._widen(ends, sketcher.slabs)
+                seen = _look(flat, width, call, sketcher)
+            self._moments = self._moments.joined(seen.moments)
+            if self._sketch is None:
+                self._sketch = sketcher.slabs.take(BUCKETS, dtype=torch.float64)
+            self._sketch += seen.sketch
+            self._widen(seen.ends, sketcher.slabs)
         self._sample.fold(flat, sketcher.slabs)
-
-    def _look(
-        self, flat: Tensor, width: int, call: int, sketcher: Sketcher, bits: Bits | None = None
-    ) -> tuple[Moments, Tensor]:
-        """Moments and range of a call, its sketch and its bits, from chunks that stay in a cache meanwhile."""
-        assert self._sketch is not None
-        moments, sketch, ends = Moments(), self._sketch[1].zero_(), []
-        rows, done = flat.view(-1, width), 0
-        for number, chunk in enumerate(flat.split(CHUNK)):
-            if bits is not None:
-                bits.add(chunk)
-            wide = sketcher.widened(chunk)
-            moments = moments.joined(moments_of(chunk, wide))
-            sketcher.add(sketch, wide, call, number)
-            if (whole := min((number + 1) * CHUNK, flat.numel()) // width) > done:
-                ends.append(_range(rows[done:whole]))
-                done = whole
-        return moments, ends[0] if len(ends) == 1 else _joined(ends)
 
     def _widen(self, found: Tensor, slabs: Slabs) -> None:
         """Keeps the largest and smallest of each channel."""
@@ -112,7 +93,7 @@ class SiteTally:
 
     def sketch(self) -> Tensor:
         """As it is now, float64 on the CPU."""
-        return torch.zeros(BUCKETS, dtype=torch.float64) if self._sketch is None else self._sketch[0].cpu().clone()
+        return torch.zeros(BUCKETS, dtype=torch.float64) if self._sketch is None else self._sketch.cpu().clone()
 
     @property
     def norm(self) -> float:
@@ -148,6 +129,33 @@ class SiteTally:
             sketch=self.sketch().float(),
             sample=(torch.zeros(SLOTS) if values is None else values).to(wide),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One call."""
+
+    moments: Moments
+    sketch: Tensor
+    ends: Tensor
+
+
+def _look(flat: Tensor, width: int, call: int, sketcher: Sketcher, bits: Bits | None = None) -> _Seen:
+    """Everything about a call that all its elements are needed for, from chunks that stay in a cache meanwhile."""
+    moments, sketches, ends = Moments(), [], []
+    rows, done = flat.view(-1, width), 0
+    for number, chunk in enumerate((flat,) if flat.numel() <= CHUNK else flat.split(CHUNK)):
+        if bits is not None:
+            bits.add(chunk)
+        wide = sketcher.widened(chunk)
+        moments = moments.joined(moments_of(chunk, wide))
+        sketches.append(sketcher.sketch(wide, call, number))
+        if (whole := min((number + 1) * CHUNK, flat.numel()) // width) > done:
+            ends.append(_range(rows[done:whole]))
+            done = whole
+    if len(sketches) == 1:
+        return _Seen(moments, sketches[0], ends[0])
+    return _Seen(moments, torch.stack(sketches).sum(0, dtype=torch.float64), _joined(ends))
 
 
 def _range(rows: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def sketch(value: torch.Tensor, *, seed: int = 0, call: int = 0) -> torch.Tensor:
     into = torch.zeros(BUCKETS, dtype=torch.float64)
     for number, chunk in enumerate(value.reshape(-1).split(CHUNK)):
-        Sketcher(seed, CPU).add(into, chunk, call, number)
+        into += Sketcher(seed, CPU).sketch(chunk, call, number)
     return into
 
 
