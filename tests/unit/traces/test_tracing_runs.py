@@ -1,11 +1,13 @@
 """trace() and tracing(): what is recorded, that nothing is changed by it, and what is refused."""
 
 import copy
+import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -312,3 +314,17 @@ def test_floors_grow_with_the_unit_and_are_those_of_the_coarser_dtype(llama: Any
     for one, other in zip(fine.sites, narrow.sites, strict=True):
         assert 0.1 < one.floors[1] / (one.floors[0] * 2**16) < 1.6  # sums of many terms are room for float32 alone
         assert one.floors[1] == pytest.approx(other.floors[0], rel=0.6)
+
+
+def test_values_go_with_their_trace_and_wait_for_no_garbage_collector() -> None:
+    model, ids = build("llama"), tokens("llama", rows=2, length=12)
+    gc.collect()
+    gc.disable()
+    try:
+        found = trace(model, ids, full=True, floor=False)
+        values = [ref(value) for read in found.full.values() for value in read()]
+        assert len(values) > 20
+        del found
+        assert not [value for value in values if value() is not None]
+    finally:
+        gc.enable()
