@@ -14,13 +14,10 @@ __all__ = ["is_fresh", "is_residual", "operands", "same_rows", "tensors", "uses_
 
 def tensors(args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that a call is given, by position or by keyword, alone or in lists; not the one it writes to."""
-    given = [*args, *(value for name, value in kwargs.items() if name != "out")]
     found: list[Tensor] = []
-    for value in given:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple | dict):
-            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    for given in (*args, *(value for name, value in kwargs.items() if name != "out")):
+        leaves = [given] if isinstance(given, Tensor) else tree_leaves(given)
+        found += [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     return found
 
 

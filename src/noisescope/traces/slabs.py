@@ -4,9 +4,9 @@ A small piece that stays where large values come and go leaves the allocator wit
 into, and memory that is new has to be brought in page by page: on the default model that took as long as all else that
 recording does.
 
-For the same reason glibc is told to keep what is freed. It returns the end of its heap to the system once twice as much
-is free there as the largest block had that was ever freed, counting none above 32 MB, and half of the values of a run
-would come and go at that end.
+For the same reason glibc is made to keep what is freed. It returns the end of its heap to the system once twice as much
+is free there as the largest block had that was ever freed, counting none above 32 MB, and values that come and go at
+that end would be new each time. So a block just below that is taken and freed first.
 """
 
 from math import prod
@@ -17,7 +17,7 @@ from torch import Tensor
 __all__ = ["Slabs"]
 
 _BYTES = 8 << 20
-_LARGEST = 31 << 20
+_FREED_FIRST = 31 << 20
 
 
 class Slabs:
@@ -25,7 +25,7 @@ class Slabs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        torch.empty(_LARGEST, dtype=torch.uint8)  # and freed; nothing touches its pages
+        torch.empty(_FREED_FIRST, dtype=torch.uint8, device="cpu")  # its pages are never touched
         self._slabs: dict[torch.dtype, tuple[Tensor, int]] = {}
         """what is left of the slab of each dtype begins there"""
 

@@ -144,7 +144,7 @@ def _look(flat: Tensor, width: int, call: int, sketcher: Sketcher, bits: Bits | 
     """Everything about a call that all its elements are needed for, from chunks that stay in a cache meanwhile."""
     moments, sketches, ends = Moments(), [], []
     rows, done = flat.view(-1, width), 0
-    for number, chunk in enumerate((flat,) if flat.numel() <= CHUNK else flat.split(CHUNK)):
+    for number, chunk in enumerate(flat.split(CHUNK)):
         if bits is not None:
             bits.add(chunk)
         wide = sketcher.widened(chunk)
