@@ -17,6 +17,7 @@ from .recorded import Trace
 from .recorder import Row, Rows
 from .sampling import SLOTS, positions
 from .sketch import BUCKETS
+from .tally import SiteRecord
 
 __all__ = ["Made", "assemble"]
 
@@ -63,7 +64,7 @@ def assemble(
         if not bool(record.sketch.isfinite().all()) or not record.norm < 1e140:
             raise ModelError(f"{row.name}: values of up to {max(-record.min, record.max):g} are too large for a trace")
         at = lists.setdefault(record.sizes, len(lists))
-        heads.append(_head(row, run, at, made if run == "free" else None))
+        heads.append(_head(row, record, run, at, made if run == "free" else None))
         sketches.append(record.sketch)
         samples.append(record.sample)
     head = TraceHead(
@@ -103,8 +104,8 @@ def assemble(
     )
 
 
-def _head(row: Row, run: str, positions_at: int, made: Made | None) -> SiteHead:
-    record, site, key = row.tally.read(), row.site, row.key
+def _head(row: Row, record: SiteRecord, run: str, positions_at: int, made: Made | None) -> SiteHead:
+    site, key = row.site, row.key
     floors, tolerances = made.floors.get(key, ((), ())) if made is not None else ((), ())
     levels = torch.tensor(QUANTILES, dtype=torch.float64)
     return SiteHead(
