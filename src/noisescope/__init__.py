@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from .diagnosis import map_sensitivity as map_sensitivity
     from .documented import IntegratedDiagnostic as IntegratedDiagnostic
     from .documented import MetricsDashboard as MetricsDashboard
+    from .documented import assign_precision as assign_precision
     from .documented import capture_layer_output as capture_layer_output
     from .documented import find_critical_threshold as find_critical_threshold
+    from .documented import generate_mixed_precision_config as generate_mixed_precision_config
     from .documented import operator_level_diagnosis as operator_level_diagnosis
+    from .documented import plan_hardware_migration as plan_hardware_migration
     from .documented import plot_sensitivity_heatmap as plot_sensitivity_heatmap
     from .documented import sliding_window_diagnosis as sliding_window_diagnosis
     from .errors import NoisescopeError as NoisescopeError
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     from .noise import SystematicBias as SystematicBias
     from .noise import Uniform as Uniform
     from .noise import make_noise as make_noise
+    from .planning import MigrationPlan as MigrationPlan
+    from .planning import plan_migration as plan_migration
     from .report import Report as Report
     from .specs import DiagnosisSpec as DiagnosisSpec
     from .store import Journal as Journal
@@ -87,6 +92,7 @@ _HOMES = {
     "IntegratedDiagnostic": "documented",
     "Journal": "store",
     "MetricsDashboard": "documented",
+    "MigrationPlan": "planning",
     "NoisescopeError": "errors",
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
@@ -97,6 +103,7 @@ _HOMES = {
     "Uniform": "noise",
     "Verdict": "locating",
     "Vote": "comparing",
+    "assign_precision": "documented",
     "capture": "capturing",
     "capture_layer_output": "documented",
     "compare": "comparing",
@@ -116,6 +123,7 @@ _HOMES = {
     "estimate_fim_diagonal": "measure.fisher",
     "estimate_hessian_trace": "measure.hessian",
     "find_critical_threshold": "documented",
+    "generate_mixed_precision_config": "documented",
     "identify_avalanche_points": "diagnosis",
     "inject": "injection",
     "load_trace": "traces",
@@ -124,6 +132,8 @@ _HOMES = {
     "map_sensitivity": "diagnosis",
     "open_data": "measure.opening",
     "operator_level_diagnosis": "documented",
+    "plan_hardware_migration": "documented",
+    "plan_migration": "planning",
     "plot_sensitivity_heatmap": "documented",
     "sliding_window_diagnosis": "documented",
     "survey": "injection",

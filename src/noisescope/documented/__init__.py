@@ -11,14 +11,18 @@ from .levels import (
     operator_level_diagnosis,
     sliding_window_diagnosis,
 )
+from .planning import assign_precision, generate_mixed_precision_config, plan_hardware_migration
 from .plotting import plot_sensitivity_heatmap
 
 __all__ = [
     "IntegratedDiagnostic",
     "MetricsDashboard",
+    "assign_precision",
     "capture_layer_output",
     "find_critical_threshold",
+    "generate_mixed_precision_config",
     "operator_level_diagnosis",
+    "plan_hardware_migration",
     "plot_sensitivity_heatmap",
     "sliding_window_diagnosis",
 ]
