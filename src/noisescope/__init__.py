@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .diagnosis import diagnose as diagnose
     from .diagnosis import identify_avalanche_points as identify_avalanche_points
     from .diagnosis import map_sensitivity as map_sensitivity
+    from .documented import FaultInjectionTestGenerator as FaultInjectionTestGenerator
     from .documented import IntegratedDiagnostic as IntegratedDiagnostic
     from .documented import MetricsDashboard as MetricsDashboard
     from .documented import assign_precision as assign_precision
@@ -66,7 +67,9 @@ if TYPE_CHECKING:
     from .noise import SystematicBias as SystematicBias
     from .noise import Uniform as Uniform
     from .noise import make_noise as make_noise
+    from .planning import FaultTests as FaultTests
     from .planning import MigrationPlan as MigrationPlan
+    from .planning import plan_fault_tests as plan_fault_tests
     from .planning import plan_migration as plan_migration
     from .report import Report as Report
     from .specs import DiagnosisSpec as DiagnosisSpec
@@ -86,7 +89,9 @@ _HOMES = {
     "ChannelOutlierDetector": "diagnosis",
     "Comparison": "comparing",
     "DiagnosisSpec": "specs",
+    "FaultInjectionTestGenerator": "documented",
     "FaultSimulator": "faults",
+    "FaultTests": "planning",
     "Gate": "comparing",
     "Injection": "injection",
     "IntegratedDiagnostic": "documented",
@@ -132,6 +137,7 @@ _HOMES = {
     "map_sensitivity": "diagnosis",
     "open_data": "measure.opening",
     "operator_level_diagnosis": "documented",
+    "plan_fault_tests": "planning",
     "plan_hardware_migration": "documented",
     "plan_migration": "planning",
     "plot_sensitivity_heatmap": "documented",

@@ -4,6 +4,7 @@ New code is better served by `noisescope.diagnose`, `inject` and `capture`: thes
 """
 
 from .dashboard import MetricsDashboard
+from .faults import FaultInjectionTestGenerator
 from .integrated import IntegratedDiagnostic
 from .levels import (
     capture_layer_output,
@@ -15,6 +16,7 @@ from .planning import assign_precision, generate_mixed_precision_config, plan_ha
 from .plotting import plot_sensitivity_heatmap
 
 __all__ = [
+    "FaultInjectionTestGenerator",
     "IntegratedDiagnostic",
     "MetricsDashboard",
     "assign_precision",

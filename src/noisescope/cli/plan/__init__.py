@@ -4,14 +4,16 @@ $ noisescope plan migration noisescope-out
 Validate L5, head first: 2 layers of 11.
 ...
 $ noisescope plan fault-tests noisescope-out
-6 cases: ...
+operator-1  bit_flip  softmax  critical operator
+...
 """
 
 import typer
 
-from . import migration
+from . import fault_tests, migration
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Turn a report into a plan: a migration, tests of faults.", no_args_is_help=True)
 app.command("migration")(migration.migration)
+app.command("fault-tests")(fault_tests.fault_tests)
