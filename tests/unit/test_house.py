@@ -32,6 +32,7 @@ ROOMS = [
     "traces",
     "comparing",
     "locating",
+    "planning",
     "documented",
     "noisy_ops",
     "testing",
