@@ -10,10 +10,12 @@ operator-1  bit_flip  softmax  critical operator
 
 import typer
 
-from . import fault_tests, migration
+from . import fault_tests, fix, migration, precision
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Turn a report into a plan: a migration, tests of faults.", no_args_is_help=True)
+app = typer.Typer(help="Turn a report into a plan.", no_args_is_help=True)
 app.command("migration")(migration.migration)
+app.command("precision")(precision.precision)
+app.command("fix")(fix.fix)
 app.command("fault-tests")(fault_tests.fault_tests)
