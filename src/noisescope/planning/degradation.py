@@ -17,4 +17,4 @@ def degradation_of(report: Report) -> dict[Layer, float] | None:
         return None
     found = layer_degradation(sections["layer_analysis"])
     every = set(range(sections["coverage"]["layers"])) <= set(found)
-    return {layer: lost for layer, lost in found.items()} if found and every else None
+    return dict(found.items()) if found and every else None

@@ -40,8 +40,8 @@ __all__ = ["map_formats"]
 
 CACHE_BYTES = 2 << 30
 """of rounding errors that are kept from one batch to the next; what does not fit is rounded again each time"""
-AT_ONCE = 2**25
-"""elements of gradients, sequences x part of a weight, that are held at a time"""
+AT_ONCE = 2**19
+"""elements of gradients, sequences x part of a weight, that are held at a time: what a cache holds"""
 
 
 def map_formats(

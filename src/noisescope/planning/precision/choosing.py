@@ -61,8 +61,8 @@ def require_bits(
     if avg_bits < fewest * (1 - 1e-12):
         among = f", {len(kept)} kept weights at {KEPT_BITS:g} among them" if kept else ""
         raise InputError(
-            f"avg_bits: got {avg_bits:g}, but the fewest with these formats is {fewest:.4g}{among}; allow more bits, or "
-            "a smaller format"
+            f"avg_bits: got {avg_bits:g}, but the fewest with these formats is {fewest:.4g}{among}; allow more bits "
+            "or a smaller format"
         )
 
 
