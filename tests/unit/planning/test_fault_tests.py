@@ -125,6 +125,7 @@ def test_names_are_data_and_never_code(text: str, tmp_path: Path) -> None:
         (lambda found: {**found, "cases": [{}]}, "cases[0].test_id: missing"),
         (lambda found: {**found, "cases": [{**found["cases"][0], "test_type": "bitflip"}]}, 'did you mean "bit_flip"?'),
         (lambda found: {**found, "cases": [{**found["cases"][0], "parameters": {}}]}, "parameters.operators: missing"),
+        (lambda found: {**found, "cases": [{**found["cases"][0], "code": "x"}]}, 'got "code", expected nothing but'),
         (lambda found: {**found, "model": None}, "model: got NoneType, expected a table"),
     ],
 )
