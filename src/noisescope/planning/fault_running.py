@@ -18,6 +18,7 @@ from .fault_judging import FaultResult
 from .fault_outage import run_outage
 from .fault_rows import Rows
 from .fault_tests import FaultTests
+from .places import as_called_from
 
 __all__ = ["FaultRunner"]
 
@@ -85,8 +86,4 @@ class FaultRunner:
         return loaded
 
     def _from_home(self, name: str | None) -> str | None:
-        """A path of the manifest as it is called from here; any other name as it is."""
-        if name is None:
-            return None
-        place = self._home / name
-        return str(place) if place.exists() else name
+        return None if name is None else as_called_from(".", name, there=self._home)

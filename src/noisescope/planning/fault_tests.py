@@ -22,6 +22,7 @@ from ..report.documents import read_document
 from ..report.shapes import LAYER, NUMBER, SAID, TEXT, TRUTH, WHOLE, Either, Listed, Record, Shape
 from ..store.encoding import encode, encode_line
 from .fault_cases import CORRUPTION, FLIPS, OUTAGE, TEST_TYPES, FaultCase, fault_cases
+from .places import as_called_from
 
 __all__ = ["COLUMNS", "FILES", "FaultTests", "cases_as_csv", "plan_fault_tests"]
 
@@ -117,13 +118,13 @@ def plan_fault_tests(
             "version": VERSION,
             "model": {
                 "name": config["model"],
-                "load": None if name in ("", DEFAULT.name) else _from(home, name),
+                "load": None if name in ("", DEFAULT.name) else _relative(home, name),
                 "weights": config.get("weights"),
                 "dtype": where.get("dtype"),
                 "attention": where.get("attention"),
             },
             "data": {
-                "load": _from(home, data) if data is not None and is_text else None,
+                "load": _relative(home, data) if data is not None and is_text else None,
                 "rows": config["data"]["rows"] if is_text else 50,
                 "longest_row": config["data"]["longest_row"] if is_text else None,
                 "seed": config.get("seed", 0),
@@ -148,9 +149,9 @@ def _cell(value: Any) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _from(home: str | Path, name: str) -> str:
-    """A path as it is called from that directory; any other name as it is."""
-    return os.path.relpath(name, home) if os.path.exists(name) else name
+def _relative(home: str | Path, name: str) -> str:
+    """Also an absolute path becomes one from there, so that a manifest holds none of one machine."""
+    return as_called_from(home, os.path.relpath(name) if os.path.isabs(name) and os.path.exists(name) else name)
 
 
 # --- what a manifest holds --------------------------------------------------------------------------------------
