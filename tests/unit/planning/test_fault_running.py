@@ -111,6 +111,12 @@ def test_flips_are_those_of_every_draw_run_by_itself() -> None:
     assert found.measured["degradation"].low <= found.measured["degradation"].value
 
 
+def test_where_nothing_is_struck_nothing_is_lost() -> None:
+    found = flips.run_flips(case(0, share_of_operations=0.0), rows())
+    assert found.passed
+    assert {(row.value, row.high) for row in found.measured.values()} == {(0.0, 0.001)}
+
+
 def test_predictions_that_are_not_finite_are_counted_and_wrong() -> None:
     class Broken(flips.Names):
         def disturb_(self, value: Tensor, scale: float, key: Key) -> None:

@@ -28,7 +28,9 @@ __all__ = ["Model", "Overwrite", "ReportPath", "Subject", "refuse_files"]
 LARGEST = 1 << 24
 """bytes of a run.json that is looked into"""
 
-ReportPath = Annotated[str, typer.Argument(help="Directory of a report of `diagnose`, or its JSON file.")]
+ReportPath = Annotated[
+    str, typer.Argument(help="Directory of a report of `diagnose`, or its JSON file.", metavar="REPORT")
+]
 Model = Annotated[
     str | None,
     typer.Option(help="The report's model: hub id, directory or GGUF file; none: as it was called when diagnosed."),
