@@ -160,5 +160,5 @@ def test_pytest_runs_what_was_written(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout
     assert "window-1, stuck_at_zero at" in done.stdout
-    assert "at most -100% allowed" in done.stdout
+    assert "beyond -100%" in done.stdout
     assert "Traceback" not in done.stdout
