@@ -231,6 +231,18 @@ def test_the_page_shows_the_plan(compared: ns.Comparison) -> None:
     assert "validate with" in str(plan)
 
 
+def test_a_long_tail_is_one_line_on_the_screen() -> None:
+    plan = ns.plan_migration(planned.report())
+    assert " more of priority 3" not in str(plan)
+    more = [{**plan.sections["rows"][-1], "layer": layer} for layer in range(8, 30)]
+    longer = ns.MigrationPlan({**plan.sections, "rows": [*plan.sections["rows"], *more]})
+    shown = str(longer).splitlines()
+    rest = len(plan.layers(3)) + len(more)
+    (line,) = (line for line in shown if line.startswith(f" and {rest} more of priority 3, INT8, standard: "))
+    assert line.endswith("L28, L29")
+    assert len(shown) < 20
+
+
 def poisoned(text: str, compared: ns.Comparison) -> Sections:
     """A plan with this text wherever a stranger chose one."""
     found = deepcopy(dict(ns.plan_migration(planned.report(), compared.sections).sections))
