@@ -8,7 +8,7 @@ are named, so it stands for nothing but what the plan does not know of.
 
 import re
 import shlex
-from collections.abc import Iterator
+from functools import cache
 
 from gguf import MODEL_ARCH, MODEL_TENSOR, MODEL_TENSORS, TensorNameMap, get_tensor_name_map
 
@@ -81,13 +81,16 @@ def _in_first_block(weight: PlannedWeight) -> str:
     return ".".join(parts)
 
 
-def _architectures() -> Iterator[TensorNameMap]:
+@cache
+def _architectures() -> tuple[TensorNameMap, ...]:
     """The names of every architecture that has attention.
 
     Recurrent models that were made of transformers call other tensors by the same names. An architecture with names of
     its own is left out: to look at them changes those of all others, for everyone in this process.
     """
-    for architecture in MODEL_ARCH:
-        has_attention = MODEL_TENSOR.ATTN_OUT in MODEL_TENSORS[architecture]
-        if has_attention and architecture not in TensorNameMap.arch_block_mappings_cfg:
-            yield get_tensor_name_map(architecture, 1)
+    return tuple(
+        get_tensor_name_map(architecture, 1)
+        for architecture in MODEL_ARCH
+        if MODEL_TENSOR.ATTN_OUT in MODEL_TENSORS[architecture]
+        and architecture not in TensorNameMap.arch_block_mappings_cfg
+    )
