@@ -44,7 +44,7 @@ def write(planned: Planned) -> Written:
     """Every weight of the plan by name, the kept ones in 16 bit."""
     schemes = planned.spelled(_scheme)
     if any(form.name == "int8" and form.rule == "least" for form in planned.formats):
-        raise Inexpressible("refuses int8 with a zero point for all its output formats but one")
+        raise Inexpressible("refuses int8 with a zero point for most of its output formats")
     layers = {path: _KEPT if scheme is None else scheme for path, scheme in schemes.items()}
     notes = {
         _TUNED: True,

@@ -16,7 +16,7 @@ _GPTQ = (
     "the codes are not those of plain rounding, which the plan was measured with."
 )
 _HEAD = "The head stays as it is, as by default (lm_head=False)."
-_SCALES = "The range of a symmetric block is divided by 2^bits - 1; scales are stored in float16."
+_SCALES = "Scales are stored in float16."
 
 
 @register("gptqmodel", title="GPTQModel", file="gptqmodel-dynamic.json", formats=("int4", "int8", "bf16"))

@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 _FLOATS = ("mxfp4", "mxfp6", "mxfp8", "nvfp4", "fp8_e4m3")
 """what compressed-tensors means by a float of 4, 6 and 8 bits is E2M1, E2M3 and E4M3"""
-_CONV1D = "Blocks lie along the last axis of a weight: do not use it for a model whose linears are Conv1D, as GPT-2's."
+_CONV1D = "A Conv1D, as GPT-2 has them, is left as it is, without a word: it is for models of nn.Linear."
 _DIVIDES = "Groups must divide the inputs of a weight."
 _SCALES = "Scales are stored in the dtype of the model."
 _MX = (
@@ -35,7 +35,7 @@ _NVFP4 = "q, k and v, and gate and up, share the scale of the tensor in NVFP4."
 def write(planned: Planned) -> Written:
     """A recipe with one `QuantizationModifier`."""
     if planned.transposed:
-        raise Inexpressible("lays blocks along the last axis, and this model has Conv1D, whose inputs are the first")
+        raise Inexpressible("leaves Conv1D as they are, and this model has them")
     planned.spelled(_arguments)
     groups = {
         f"group_{number}": {

@@ -15,7 +15,7 @@ from .planned import Inexpressible, Planned
 __all__: list[str] = []
 
 _FLOAT8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
-_CONV1D = "Only nn.Linear: do not use it for a model whose linears are Conv1D, as GPT-2's."
+_CONV1D = "A Conv1D, as GPT-2 has them, does not compute with these weights: it is for models of nn.Linear."
 _BYTES = "int4 is held in a byte each until it is packed for a device."
 _SCALES = "Scales of int8 and float8 are stored in the dtype of the model."
 _NVFP4 = "NVFP4 takes weights whose sides are multiples of 16."
@@ -30,7 +30,7 @@ _NVFP4 = "NVFP4 takes weights whose sides are multiples of 16."
 def write(planned: Planned) -> Written:
     """A `TorchAoConfig` with one `FqnToConfig`; what it does not name stays as it is."""
     if planned.transposed:
-        raise Inexpressible("quantises nn.Linear, and this model has Conv1D")
+        raise Inexpressible("computes with nn.Linear, and this model has Conv1D")
     configs = planned.spelled(_config)
     if any(path.startswith("re:") or path == "_default" for path in configs):
         raise Inexpressible("would take the name of a module for a pattern, as it begins with re: or is _default")

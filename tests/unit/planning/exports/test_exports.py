@@ -122,7 +122,7 @@ def test_a_tool_is_registered_once() -> None:
 
 
 @pytest.mark.parametrize("tool", ["llm-compressor", "torchao"])
-def test_conv1d_is_refused_where_blocks_would_lie_along_the_other_axis(tool: str) -> None:
+def test_conv1d_is_refused_where_it_is_known_and_noted_where_it_may_be(tool: str) -> None:
     with pytest.raises(InputError, match="Conv1D"):
         export(sections("gpt2", ["int8"], axis=True), tool)
     assert any("Conv1D" in note for note in export(sections("gpt2", ["int8"]), tool).notes)

@@ -103,3 +103,9 @@ def test_the_error_is_about_that_of_the_plan_where_scales_are_chosen_otherwise(
             own += float((parse_format(form).round(value) - value).square().sum())
             theirs += float((rounded(model.get_submodule(path)) - value).square().sum())
     assert low < (theirs / own) ** 0.5 < high
+
+
+def test_it_leaves_conv1d_as_they_are_as_the_note_says() -> None:
+    model, _ = trained.fixture("gpt2")
+    modifier(export(sections("gpt2", ["int8"]), "llm-compressor").text).initialize_quantization(model)
+    assert not any(hasattr(module, "quantization_scheme") for module in model.modules())

@@ -94,3 +94,10 @@ def test_weights_are_rounded_as_the_plan_was_measured(form: str) -> None:
         their_error += float((theirs - value).square().sum())
         assert form in ALIKE or torch.equal(own, theirs), path
     assert (their_error / own_error) ** 0.5 == pytest.approx(1, abs=0.05)
+
+
+def test_conv1d_do_not_compute_as_the_note_says() -> None:
+    model, _ = trained.fixture("gpt2")
+    torchao().api.quantize_(model, config(sections("gpt2", ["int8"])), filter_fn=None)
+    with pytest.raises(NotImplementedError, match="addmm"):
+        model(torch.tensor([[1, 2, 3]]))
