@@ -1,7 +1,8 @@
 """The tools that read exported plans, as far as they read them: their own classes, without what needs a GPU.
 
 Of packages that do much when they are imported, only the module with the classes is loaded, and forgotten again: other
-libraries look into `sys.modules` for what is installed.
+libraries look into `sys.modules` for what is installed. AutoRound also changes datasets, torch and transformers for
+everyone in the process; that is taken back.
 """
 
 import logging
@@ -16,6 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+import datasets
+import torch
+import transformers.modeling_utils
 
 ORACLES = Path(sys.prefix) / "oracles"  # see oracles-apart.txt
 
@@ -60,22 +65,44 @@ def torchao() -> Any:
         return SimpleNamespace(config=import_module("torchao.core.config"), api=import_module("torchao.quantization"))
 
 
+@contextmanager
+def as_before(*owners: Any) -> Iterator[None]:
+    """Attributes of modules and classes are put back after."""
+    before = [dict(vars(owner)) for owner in owners]
+    try:
+        yield
+    finally:
+        for owner, attributes in zip(owners, before, strict=True):
+            for name in set(vars(owner)) - set(attributes):
+                delattr(owner, name)
+            for name, value in attributes.items():
+                if vars(owner)[name] is not value:
+                    setattr(owner, name, value)
+
+
 @cache
 def llm_compressor() -> Any:
-    """Its recipes, and compressed-tensors, whose schemes they are of."""
-    with beside(ORACLES):
-        return SimpleNamespace(
-            recipe=import_module("llmcompressor.recipe"),
-            calibration=import_module("llmcompressor.modifiers.quantization.calibration"),
-            schemes=import_module("compressed_tensors.quantization.quant_scheme"),
-            forward=import_module("compressed_tensors.quantization.lifecycle.forward"),
-        )
+    """Its recipes, and compressed-tensors, whose schemes they are of; it would import AutoRound if it were there."""
+    sys.modules["auto_round"] = None  # type: ignore[assignment]
+    try:
+        with beside(ORACLES):
+            recipe = import_module("llmcompressor.recipe")
+            recipe.Recipe.create_instance("quant_stage: {quant_modifiers: {QuantizationModifier: {scheme: W8A16}}}")
+            return SimpleNamespace(
+                recipe=recipe,
+                calibration=import_module("llmcompressor.modifiers.quantization.calibration"),
+                schemes=import_module("compressed_tensors.quantization.quant_scheme"),
+                forward=import_module("compressed_tensors.quantization.lifecycle.forward"),
+            )
+    finally:
+        del sys.modules["auto_round"]
 
 
 @contextmanager
 def auto_round() -> Iterator[Any]:
     """Its schemes, its data types, and how it reads a layer_config; its functions import others while they run."""
-    with alone(ORACLES, "auto_round", "auto_round.compressors"):
+    changed = (datasets, torch.Tensor, transformers.modeling_utils)
+    with as_before(*changed), alone(ORACLES, "auto_round", "auto_round.compressors"):
         yield SimpleNamespace(
             schemes=import_module("auto_round.schemes"),
             types=import_module("auto_round.data_type"),

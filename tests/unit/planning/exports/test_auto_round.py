@@ -1,9 +1,11 @@
 """A layer_config is read by AutoRound's own resolver, and its data types round as they should."""
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import datasets
 import pytest
 import torch
 
@@ -21,8 +23,11 @@ PRESETS = {"mxfp4": "MXFP4", "mxfp6": "MXFP6", "mxfp8": "MXFP8", "nvfp4": "NVFP4
 
 @pytest.fixture(scope="module")
 def tool() -> Iterator[Any]:
+    before = datasets.load_dataset
     with auto_round() as found:
         yield found
+    assert datasets.load_dataset is before
+    assert "auto_round" not in sys.modules
 
 
 def layers(plan: dict[str, Any]) -> dict[str, Any]:
