@@ -190,7 +190,9 @@ def test_names_stay_names(tool: str) -> None:
                 export(plan, tool)
             continue
         expected = {text} if tool in ("bitsandbytes", "modelopt") else {text, f"{text}.x"}
-        assert set(NAMES[tool](export(plan, tool).text)) == expected
+        found = export(plan, tool).text
+        assert found.encode().decode() == found
+        assert set(NAMES[tool](found)) == expected
 
 
 def test_only_names_of_gguf_reach_a_shell() -> None:
