@@ -240,8 +240,14 @@ class _Search:
                 for number, found in sorted(self.steps.items())
             ],
             "weights": [
-                {"path": place.path, "layer": place.layer, "group": place.group, "size": place.size}
-                | {"format": choice[place.path]}
+                {
+                    "path": place.path,
+                    "layer": place.layer,
+                    "group": place.group,
+                    "size": place.size,
+                    "axis": place.axis,
+                    "format": choice[place.path],
+                }
                 for place in self.known.places
             ],
             "cost": self.known.cost + self.bench.cost * texts.held_out.tokens / texts.mapped.tokens,

@@ -182,7 +182,8 @@ class _Gathering:
     def _place(self, weight: Weight) -> Place:
         forms = dict(zip(self.asked.names, self.asked.weights, strict=False))
         bits = {name: form.bits(weight.shape, axis=weight.axis) for name, form in forms.items()}
-        return Place(weight.path, weight.layer, self._groups.get(weight.path, weight.path), weight.size, bits)
+        group = self._groups.get(weight.path, weight.path)
+        return Place(weight.path, weight.layer, group, weight.size, weight.axis, bits)
 
     # --- modules that tell their gradients --------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from .subject_model import load_subject
 
 __all__ = ["MAP_FILE", "precision"]
 
-MAP_FILE = "format-map.json"
+MAP_FILE, EXPORTS = "format-map.json", "exports"
 FORMATS = "mxfp4,nvfp4,mxfp6,mxfp8,int8,bf16"
 STRATEGIES = ("programme", "threshold")
 _CHECKS: dict[str, Check] = {
@@ -98,7 +98,13 @@ def precision(
                 progress=progress,
             )
         show("".join(f"{printable(line)}\n" for line in str(plan).splitlines()))
+        from ...planning.exports import exports
+
+        found = exports(plan.sections)
+        found.save(home / EXPORTS)
         page = plan.save(home)
+    show(f"exports  {' '.join(one.tool for one in found.made) or 'none'}, in {printable(str(home / EXPORTS))}\n")
+    show("".join(f" not {tool}: {printable(why)}\n" for tool, why in found.refused.items()))
     show(f"Plan: {printable(str(page))}\n")
     return 0
 
