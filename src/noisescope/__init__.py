@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from .documented import sliding_window_diagnosis as sliding_window_diagnosis
     from .errors import NoisescopeError as NoisescopeError
     from .faults import FaultSimulator as FaultSimulator
+    from .gate import Baseline as Baseline
+    from .gate import RobustnessCheck as RobustnessCheck
+    from .gate import RobustnessMonitor as RobustnessMonitor
+    from .gate import check as check
+    from .gate import take_baseline as take_baseline
     from .injection import Injection as Injection
     from .injection import inject as inject
     from .injection import survey as survey
@@ -76,6 +81,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AbsoluteGaussian": "noise",
     "ActivationCapture": "diagnosis",
+    "Baseline": "gate",
     "BitFlip": "noise",
     "Capture": "capturing",
     "ChannelOutlierDetector": "diagnosis",
@@ -91,6 +97,8 @@ _HOMES = {
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
     "Report": "report",
+    "RobustnessCheck": "gate",
+    "RobustnessMonitor": "gate",
     "StuckAt": "noise",
     "SystematicBias": "noise",
     "Trace": "traces",
@@ -99,6 +107,7 @@ _HOMES = {
     "Vote": "comparing",
     "capture": "capturing",
     "capture_layer_output": "documented",
+    "check": "gate",
     "compare": "comparing",
     "compare_many": "comparing",
     "compute_correlation": "measure.metrics",
@@ -127,6 +136,7 @@ _HOMES = {
     "plot_sensitivity_heatmap": "documented",
     "sliding_window_diagnosis": "documented",
     "survey": "injection",
+    "take_baseline": "gate",
     "trace": "traces",
     "tracing": "traces",
     "validate_metric_correlations": "measure.cross_checks",

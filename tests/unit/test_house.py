@@ -32,6 +32,7 @@ ROOMS = [
     "traces",
     "comparing",
     "locating",
+    "gate",
     "documented",
     "noisy_ops",
     "testing",
