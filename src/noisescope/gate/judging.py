@@ -186,7 +186,7 @@ def _too_blunt(row: _Measured, seen: float | None, samples: int, allowed: Allowe
         return []
     smallest = "no change at all" if seen == inf else f"no change below {_points(seen)}"
     enough = f"; about {samples} samples would do" if samples else ""
-    return [f"{smallest} would be seen in 4 of 5 cases, {_points(wanted)} is wanted{enough}"]
+    return [f"{smallest} would be seen in 4 of 5 cases, {_points(wanted)} are wanted{enough}"]
 
 
 def _near_limit(row: _Measured, critical: Critical, allowed: Allowed) -> list[str]:
@@ -199,7 +199,7 @@ def _near_limit(row: _Measured, critical: Critical, allowed: Allowed) -> list[st
     if level.interval()[1] > limit and excess > allowed.resolution:
         return [
             f"noise on it costs {_told(row)} of accuracy: an excess over the limit of {limit:.1%} would be seen from "
-            f"{_points(excess)} on, {_points(allowed.resolution)} is wanted"
+            f"{_points(excess)} on, {_points(allowed.resolution)} are wanted"
         ]
     return []
 
