@@ -20,7 +20,7 @@ from noisescope.gate.significance import Loss
 from noisescope.specs import DiagnosisSpec
 from trained import fixture
 
-WINDOWS, TEXTS, SCALE = 770, 7, 0.1
+WINDOWS, TEXTS, SCALE = 560, 7, 0.1
 
 
 def trained_on(order: int) -> torch.nn.Module:
@@ -38,7 +38,7 @@ def trained_on(order: int) -> torch.nn.Module:
 
 
 def evaluated(model: torch.nn.Module, scale: float) -> Evaluation:
-    data = ns.open_data(None, fixture("llama")[1], n_samples=WINDOWS, max_length=16, batch_size=77)
+    data = ns.open_data(None, fixture("llama")[1], n_samples=WINDOWS, max_length=16, batch_size=80)
     return evaluate(
         Diagnosis(model, data, DiagnosisSpec("operator", scale, operators=("linear", "residual"))), progress=silent
     )
