@@ -78,7 +78,7 @@ def poisoned(text: str) -> Sections:
 def test_what_failed_comes_first(tmp_path: Path) -> None:
     page = Page.read(save_check(SECTIONS, tmp_path).read_text())
     assert page.one("p", class_="level critical").text == "FAILED"
-    assert "more is lost than allowed to noise on linear" in page.one("p", class_="verdict").text
+    assert "More is lost than allowed to noise on linear" in page.one("p", class_="verdict").text
     rows = page.table("What noise on each operator costs, with 95% intervals")[1:]
     assert [found[0] for found in rows] == ["linear", "head", "softmax"]
     assert rows[0][2:5] == ["12.0% [10.0, 14.0]", "5.0%", "7.0 [5.0, 9.0] points"]

@@ -16,7 +16,7 @@ _LEVELS = {"passed": "low", "failed": "critical", "inconclusive": "moderate"}
 
 def render_page(sections: Sections) -> str:
     """The whole page as text; the same sections give the same text."""
-    return render_plain("check.html", _contents(sections))
+    return render_plain("check.html", _contents(sections), styles=("check.css",))
 
 
 def _contents(sections: Sections) -> dict[str, Any]:
@@ -28,12 +28,13 @@ def _contents(sections: Sections) -> dict[str, Any]:
         ("asked", "What was measured"),
     ]
     has_history = bool(sections.get("history"))
+    told = headline(sections).partition(": ")[2]
     return {
         "title": str(sections["model"]),
         "toc": [entry for entry in toc if has_history or entry[0] != "history"],
         "outcome": outcome(sections),
         "level": _LEVELS.get(sections["outcome"], "other"),
-        "headline": headline(sections).partition(": ")[2],
+        "headline": f"{told[:1].upper()}{told[1:]}",
         "subject": subject(sections),
         "warning": warning(sections),
         "advice": advice(sections),

@@ -17,7 +17,6 @@ __all__ = ["draw_trend", "render_trend"]
 
 MOST = 6
 """operators that are drawn in colour; the others are pale lines"""
-_MARKERS = {"passed": "o", "failed": "X", "inconclusive": "D"}
 DPI = 120
 
 
@@ -34,7 +33,7 @@ def draw_trend(entries: Sequence[Mapping[str, Any]], limit: float | None = None)
             _line(axes, entries, name, PALETTE[at % len(PALETTE)] if at < MOST else None)
         _verdicts(axes, entries)
         if limit is not None:
-            axes.axhline(100 * limit, color=ACCENT, linewidth=1, linestyle="--", label=f"limit, {limit:.1%}")
+            axes.axhline(100 * limit, color=INK, linewidth=1, linestyle="--", label=f"limit, {limit:.1%}")
         axes.axhline(0, color=PALE, linewidth=0.6)
         axes.set_xticks(range(len(entries)), [printable(entry["label"], longest=24) for entry in entries])
         if len(entries) > 6:
@@ -72,14 +71,9 @@ def _line(axes: "Axes", entries: Sequence[Mapping[str, Any]], name: str, colour:
 
 
 def _verdicts(axes: "Axes", entries: Sequence[Mapping[str, Any]]) -> None:
-    """A sign at the most fragile operator of each checkpoint that did not pass."""
-    for outcome in ("failed", "inconclusive"):
-        found = [
-            (at, 100 * max(figure[0] for figure in entry["degradation"].values()))
-            for at, entry in enumerate(entries)
-            if entry["outcome"] == outcome and entry["degradation"]
-        ]
+    """A sign at the foot of each checkpoint that did not pass."""
+    for outcome, marker, colour in (("failed", "X", ACCENT), ("inconclusive", "D", INK)):
+        found = [at for at, entry in enumerate(entries) if entry["outcome"] == outcome]
         if found:
-            across, up = zip(*found, strict=True)
-            colour = ACCENT if outcome == "failed" else INK
-            axes.scatter(across, up, marker=_MARKERS[outcome], s=70, color=colour, zorder=5, label=outcome)
+            foot = axes.get_xaxis_transform()
+            axes.scatter(found, [0.03] * len(found), transform=foot, marker=marker, s=50, color=colour, label=outcome)
