@@ -73,6 +73,7 @@ CLASSICS: Mapping[str, bytes | str | None] = {
     "another model's name": edited(signed=False, model="n"),
     "another question": edited(signed=False, question={}),
     "no question": edited(signed=True, question=None),
+    "half a question": edited(signed=True, question={"places": ["softmax", "head"]}),
     "no evaluation": edited(signed=True, evaluation={}),
     "more right than asked": evaluation(clean=[99] * 6),
     "fewer sequences": evaluation(clean=[1, 2]),

@@ -144,6 +144,8 @@ def _baseline(content: Mapping[str, Any]) -> Baseline:
     for name, counts in {"clean": clean, **noisy}.items():
         if len(counts) != len(asked) or (counts > asked).any():
             raise ValueError(f"evaluation of {name}: not right predictions of as many sequences")
+    if missing := {"places", *_USUAL} - set(content["question"]):
+        raise ValueError(f"question: no {min(missing)}")
     if not noisy or list(noisy) != list(content["question"]["places"]):
         raise ValueError("evaluation: other operators than the question has")
     evaluation = Evaluation(asked, clean, noisy, float(found["chance"]), float(found["cost"]))

@@ -19,7 +19,6 @@ from ..diagnosis.accepting import accept, data_for
 from ..diagnosis.memory import enough_memory
 from ..diagnosis.progress import silent
 from ..errors import InputError, ModelError
-from ..keys import fingerprint_model
 from ..specs import DiagnosisSpec, checked
 from ..specs.checks import number, optional
 from .baseline import Baseline, Limits, open_baseline
@@ -135,28 +134,42 @@ def check(
     usual = known.question if isinstance(known, Baseline) else {"n_samples": SAMPLES, "batch_size": 16}
     opening = {field: usual.get(field) if value is None else value for field, value in given.items()}
     run = _opened(model, data, spec, opening, tokenizer=tokenizer, blocks=blocks)
-    _refuse_other(known, question(run, tokenizer), label)
+    asked = question(run, tokenizer)
+    _refuse_other(known, asked, label)
     limit = max_degradation if max_degradation is not None or isinstance(known, Baseline) else _limit_of(known)
-    allowed = Allowed(limit, resolution)
     with enough_memory(int(opening["batch_size"] or 16)):
         found = evaluate(run, progress=progress)
+    return _judged(run, known, found, Allowed(limit, resolution), asked=asked, name=name)
+
+
+def _judged(
+    run: Diagnosis,
+    known: "Baseline | Limits",
+    found: Evaluation,
+    allowed: Allowed,
+    *,
+    asked: Mapping[str, Any],
+    name: str | None,
+) -> RobustnessCheck:
+    """The verdict on what was measured, with all that it rests on."""
     before = known.evaluation if isinstance(known, Baseline) else None
     doubts = _doubts(before, found)
     rows = judge(before, found, allowed) if found.clean.any() else []
+    tests = len(rows) * ((before is not None) + (allowed.max_degradation is not None))
     sections = {
         "schema": "noisescope check",
         "version": 1,
         "outcome": _outcome(rows, doubts),
-        "model": name or type(model).__name__,
-        "weights": fingerprint_model(model),
+        "model": name or type(run.model).__name__,
+        "weights": run.weights,
         "baseline": _told_baseline(known),
-        "differs": _differs(known, model),
+        "differs": _differs(known, run.model),
         "doubts": doubts,
         "accuracy": {"baseline": None if before is None else before.accuracy, "current": found.accuracy},
         "rows": [{**asdict(row), "is_worse": row.is_worse} for row in rows],
-        "rules": _rules(rows, allowed, tests=len(rows) * ((before is not None) + (limit is not None))),
-        "question": question(run, tokenizer),
-        "environment": surroundings(model),
+        "rules": _rules(rows, allowed, tests=tests),
+        "question": dict(asked),
+        "environment": surroundings(run.model),
         "data": {"name": run.data.name, "samples": len(found.asked), "predictions": int(found.asked.sum())},
         "cost": found.cost,
     }
