@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from .documented import sliding_window_diagnosis as sliding_window_diagnosis
     from .errors import NoisescopeError as NoisescopeError
     from .faults import FaultSimulator as FaultSimulator
+    from .gate import Baseline as Baseline
+    from .gate import RobustnessCheck as RobustnessCheck
+    from .gate import RobustnessMonitor as RobustnessMonitor
+    from .gate import check as check
+    from .gate import take_baseline as take_baseline
     from .injection import Injection as Injection
     from .injection import inject as inject
     from .injection import survey as survey
@@ -92,6 +97,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AbsoluteGaussian": "noise",
     "ActivationCapture": "diagnosis",
+    "Baseline": "gate",
     "BitFlip": "noise",
     "Capture": "capturing",
     "ChannelOutlierDetector": "diagnosis",
@@ -112,6 +118,8 @@ _HOMES = {
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
     "Report": "report",
+    "RobustnessCheck": "gate",
+    "RobustnessMonitor": "gate",
     "StuckAt": "noise",
     "SystematicBias": "noise",
     "Trace": "traces",
@@ -121,6 +129,7 @@ _HOMES = {
     "assign_precision": "documented",
     "capture": "capturing",
     "capture_layer_output": "documented",
+    "check": "gate",
     "compare": "comparing",
     "compare_many": "comparing",
     "compute_correlation": "measure.metrics",
@@ -159,6 +168,7 @@ _HOMES = {
     "quantised": "quantising",
     "sliding_window_diagnosis": "documented",
     "survey": "injection",
+    "take_baseline": "gate",
     "trace": "traces",
     "tracing": "traces",
     "validate_metric_correlations": "measure.cross_checks",

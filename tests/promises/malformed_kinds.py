@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from malformed import DIRECTORY, Case, Kind, WentOn, answer, check, classics, mutations
+from malformed_baselines import BASELINES
 from malformed_traces import TRACES
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -303,6 +304,7 @@ KINDS = (
     Kind("model", model_files, ask_model, MODELS, whole=True),
     Kind("gguf", gguf_files, ask_gguf, _all_in("model.gguf", GGUF)),
     TRACES,
+    BASELINES,
 )
 
 

@@ -34,6 +34,7 @@ ROOMS = [
     "comparing",
     "locating",
     "planning",
+    "gate",
     "documented",
     "noisy_ops",
     "testing",

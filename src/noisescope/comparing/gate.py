@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
-from ..errors import InputError, NothingMatched, printable
+from ..errors import InputError, NothingMatched
+from ..report.junit import Case, render_junit
 from ..specs import Layer, parse_layers
 from ..traces import SiteHead, Trace
 from .comparing import compare
@@ -87,30 +87,12 @@ class Gate:
 
     def to_junit(self) -> str:
         """JUnit XML, one test case for each limit."""
-        return "\n".join(self._junit()) + "\n"
-
-    def _junit(self) -> Iterator[str]:
-        failed = sum(not row.passed for row in self.rows)
-        counts = f'tests="{len(self.rows)}" failures="{failed}" errors="0"'
-        yield '<?xml version="1.0" encoding="UTF-8"?>'
-        yield f'<testsuites name="noisescope" {counts}>'
-        yield f'  <testsuite name="validate-migration" {counts}>'
-        for row in self.rows:
-            name, site = (
-                _attribute(text) for text in (f"layer {row.layer} {row.stage} {row.phase} {row.metric}", row.site)
-            )
-            if row.passed:
-                yield f"    <testcase name={name} classname={site}/>"
-            else:
-                yield f"    <testcase name={name} classname={site}>"
-                yield f"      <failure message={_attribute(row.sentence)}/>"
-                yield "    </testcase>"
-        yield "  </testsuite>"
-        yield "</testsuites>"
+        return render_junit("validate-migration", map(_case, self.rows))
 
 
-def _attribute(text: str) -> str:
-    return quoteattr(printable(text))
+def _case(row: GateRow) -> Case:
+    name = f"layer {row.layer} {row.stage} {row.phase} {row.metric}"
+    return Case(name, row.site, "passed", "") if row.passed else Case(name, row.site, "failure", row.sentence)
 
 
 def validate_migration(

@@ -100,6 +100,11 @@ class Journal:
         except ValueError:
             return None
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of everything that is kept, in the order in which it was."""
+        return tuple(self._records)
+
     def __len__(self) -> int:
         return len(self._records)
 
