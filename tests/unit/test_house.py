@@ -32,6 +32,7 @@ ROOMS = [
     "traces",
     "comparing",
     "locating",
+    "smoothing",
     "documented",
     "noisy_ops",
     "testing",

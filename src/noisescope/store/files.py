@@ -76,11 +76,12 @@ def make_directory(path: Path) -> Path:
 
 
 @contextmanager
-def atomic_directory(path: Path) -> Iterator[Path]:
+def atomic_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """An empty directory to fill; on a clean exit it becomes path in one step, on an exception it is removed.
 
-    If path appeared meanwhile, the existing one is kept and the new one dropped. An OSError raised while filling
-    counts as a failed write of path. Files get the permissions of the umask, whoever created them.
+    If path is there by then, the existing one is kept and the new one dropped; with replace it is the other way round,
+    and between the two steps of that there is none. An OSError raised while filling counts as a failed write of path.
+    Files get the permissions of the umask, whoever created them.
 
     >>> with atomic_directory(target) as directory:      # doctest: +SKIP
     ...     model.save_pretrained(directory)
@@ -92,6 +93,8 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
             _settle(temporary)
+            if replace and path.is_dir() and not path.is_symlink():
+                _put_aside(path)
             _publish(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -210,6 +213,13 @@ def _publish(temporary: Path, path: Path) -> None:
             raise
     else:
         _fsync_directory(path.parent)
+
+
+def _put_aside(path: Path) -> None:
+    """Nothing at path any more, at once: what a large directory takes to be removed, it takes under another name."""
+    old = _sibling(path)
+    os.rename(path, old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _fsync(path: Path, flags: int) -> None:
