@@ -60,17 +60,13 @@ def check_noise(noise: Noise, *, dtype: torch.dtype = torch.float32, tolerance: 
     assert torch.equal(state, torch.get_rng_state()), f"{noise.name} moves torch's global generator"
     assert once.dtype == before.dtype, f"{noise.name} changes the dtype"
     assert _same_bits(once, again), f"{noise.name} is not a function of its key"
-    draws = not _same_bits(once, other)
-    assert draws or noise.name.endswith("_bias"), f"{noise.name} does not depend on its key"
+    draws = getattr(noise, "draws", True)
+    assert not draws or not _same_bits(once, other), f"{noise.name} does not depend on its key"
     stats = InjectionStats(noise)
-    everything = noise.sparse
-    stats.book(
-        Site(0, "linear", "a"),
-        before.numel(),
-        noise.scale,
-        sample(before, everything=everything),
-        sample(once, everything=everything),
-    )
+    after = before.clone()
+    full = noise.disturb_(after, noise.scale, key)
+    looked_at = [None if part is None else sample(part, everything=noise.sparse) for part in (before, after, full)]
+    stats.book(Site(0, "linear", "a"), before.numel(), noise.scale, *looked_at)
     dose = stats.rows[0].dose
     assert abs(dose - noise.scale) <= tolerance * noise.scale, f"{noise.name}: asked {noise.scale}, gave {dose}"
     part = before.view(2, -1)[:, ::2]

@@ -181,9 +181,11 @@ class Injection:
         scale = self.scales.at(site.layer, site.operator)
         with torch._C.DisableTorchFunction(), torch.no_grad():
             before = None if self._again(site) else sample(value, everything=self.noise.sparse)
-            self.noise.disturb_(value, scale, key)
+            full = self.noise.disturb_(value, scale, key)
             if before is not None:
-                self.stats.book(site, value.numel(), scale, before, sample(value, everything=self.noise.sparse))
+                after = sample(value, everything=self.noise.sparse)
+                yardstick = None if full is None else sample(full, everything=self.noise.sparse)
+                self.stats.book(site, value.numel(), scale, before, after, yardstick)
 
     def _key(self, site: Site, step: int) -> Key:
         return Key(self.seed, site.name, self.trial, step)

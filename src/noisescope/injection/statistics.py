@@ -63,8 +63,19 @@ class InjectionStats:
     noise: Noise
     _tallies: dict[tuple[Layer | None, str, Phase], _Tally] = field(default_factory=dict)
 
-    def book(self, site: Site, elements: int, scale: float, before: Tensor | None, after: Tensor | None) -> None:
-        """Books one visit; `before` and `after` are the elements the dose is measured on, if any."""
+    def book(
+        self,
+        site: Site,
+        elements: int,
+        scale: float,
+        before: Tensor | None,
+        after: Tensor | None,
+        full: Tensor | None = None,
+    ) -> None:
+        """Books one visit; `before` and `after` are the elements the dose is measured on, if any.
+
+        `full` are the errors of the same elements at scale 1, of noise that tells them.
+        """
         tally = self._tallies.setdefault((site.layer, site.operator, site.phase), _Tally())
         tally.calls += 1
         tally.scale = max(tally.scale, scale)
@@ -72,6 +83,7 @@ class InjectionStats:
             return
         tally.elements += elements
         sums, largest = _compare(before, after)
+        sums = torch.cat([sums, _square_sum(full, sums)])
         if tally.sums is None or tally.max_ratio is None:
             tally.sums, tally.max_ratio = sums, largest
         else:
@@ -219,6 +231,13 @@ def _compare_all(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     return sums, ratio.max() if ratio.numel() else sums.new_zeros(())
 
 
+def _square_sum(full: Tensor | None, like: Tensor) -> Tensor:
+    if full is None:
+        return like.new_zeros(1)
+    square = full.to(like.device).double().square()
+    return square.masked_fill_(~square.isfinite(), 0.0).sum().view(1)
+
+
 def _differ(before: Tensor, after: Tensor) -> Tensor:
     """Where bits changed: also from 0 to -0, and from one NaN to another."""
     integer = _SAME_SIZE[before.element_size()]
@@ -228,9 +247,9 @@ def _differ(before: Tensor, after: Tensor) -> Tensor:
 def _read(tally: _Tally) -> Measured:
     if tally.sums is None or tally.max_ratio is None:
         return Measured(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    count, finite, nonzero, changed, value, error, sq_error, sq_ratio = tally.sums.tolist()
+    count, finite, nonzero, changed, value, error, sq_error, sq_ratio, sq_full = tally.sums.tolist()
     counts = (int(count), int(finite), int(nonzero), int(changed))
-    return Measured(*counts, value, error, sq_error, sq_ratio, float(tally.max_ratio))
+    return Measured(*counts, value, error, sq_error, sq_ratio, float(tally.max_ratio), sq_full)
 
 
 def _total(parts: Iterable[Measured]) -> Measured:
@@ -246,6 +265,7 @@ def _total(parts: Iterable[Measured]) -> Measured:
             total.sq_error + part.sq_error,
             total.sq_ratio + part.sq_ratio,
             max(total.max_ratio, part.max_ratio),
+            total.sq_full + part.sq_full,
         )
     return total
 

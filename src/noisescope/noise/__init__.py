@@ -6,6 +6,7 @@ To add one, write a frozen dataclass with the members of `Noise`, decorate it wi
 
 from .bits import BitFlip
 from .family import NOISES, Measured, Noise, make_noise, register
+from .formats import NumberFormat, format_noise
 from .gaussian import AbsoluteGaussian, RelativeBias, RelativeGaussian, SystematicBias, Uniform
 from .stuck import StuckAt
 
@@ -15,11 +16,13 @@ __all__ = [
     "BitFlip",
     "Measured",
     "Noise",
+    "NumberFormat",
     "RelativeBias",
     "RelativeGaussian",
     "StuckAt",
     "SystematicBias",
     "Uniform",
+    "format_noise",
     "make_noise",
     "register",
 ]

@@ -34,6 +34,8 @@ class Measured:
     sq_ratio: float
     """sum of (error / value)^2 over the non-zero elements"""
     max_ratio: float
+    sq_full: float = 0.0
+    """sum of squares of the errors that scale 1 would have made, of noise that tells them"""
 
     @property
     def mean_rel_error(self) -> float:
@@ -54,8 +56,12 @@ class Noise(Protocol):
         """How much, in the unit of this noise model."""
         ...
 
-    def disturb_(self, value: Tensor, scale: float, key: Key) -> None:
-        """Disturb `value` in place at `scale`, drawing from `key` and nothing else."""
+    def disturb_(self, value: Tensor, scale: float, key: Key) -> Tensor | None:
+        """Disturb `value` in place at `scale`, drawing from `key` and nothing else.
+
+        Noise whose size is not its scale's but the value's own affair, such as rounding, gives the error that it makes
+        at scale 1.
+        """
         ...
 
     def dose(self, seen: Measured) -> float:

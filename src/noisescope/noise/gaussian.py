@@ -97,6 +97,7 @@ class SystematicBias(_Dense):
     """Error `s * sign(t)`: every value a fixed amount too large in magnitude; zeros stay zero."""
 
     name: ClassVar[str] = "systematic_bias"
+    draws: ClassVar[bool] = False
 
     def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
         """t + s * sign(t); nothing is drawn."""
@@ -113,6 +114,7 @@ class RelativeBias(_Dense):
     """Error `s * |t|`: positive values too large, negative ones too small in magnitude."""
 
     name: ClassVar[str] = "relative_bias"
+    draws: ClassVar[bool] = False
 
     def move_(self, value: Tensor, scale: float, draw: Draw) -> None:
         """t + s * |t|; nothing is drawn."""

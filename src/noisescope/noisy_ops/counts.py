@@ -27,9 +27,17 @@ _LOCK = RLock()
 class _Booking(InjectionStats):
     """Statistics that several threads may write: those of a process, or autograd's device threads."""
 
-    def book(self, site: Site, elements: int, scale: float, before: Tensor | None, after: Tensor | None) -> None:
+    def book(
+        self,
+        site: Site,
+        elements: int,
+        scale: float,
+        before: Tensor | None,
+        after: Tensor | None,
+        full: Tensor | None = None,
+    ) -> None:
         with _LOCK:
-            super().book(site, elements, scale, before, after)
+            super().book(site, elements, scale, before, after, full)
 
 
 class Counts:

@@ -6,7 +6,7 @@ A registry that gets another (`operators.register`, `noise.register`) adds its n
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ERROR_TYPES", "GROUPS", "OPERATORS", "SHARES", "know"]
+__all__ = ["ERROR_TYPES", "FORMATS", "GROUPS", "OPERATORS", "SHARES", "know"]
 
 OPERATORS: list[str] = [
     "linear",
@@ -25,6 +25,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"norm": ("layer_norm", "rms_norm"), "layernorm": ("layer_norm", "rms_norm")}
 )
 """one word for several operators"""
+FORMATS = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "mxfp8", "mxfp6", "mxfp4", "nvfp4")
+"""number formats, which are error types too"""
 ERROR_TYPES: list[str] = [
     "relative_gaussian",
     "absolute_gaussian",
@@ -33,8 +35,9 @@ ERROR_TYPES: list[str] = [
     "relative_bias",
     "bit_flip",
     "stuck_at",
+    *FORMATS,
 ]
-SHARES = frozenset({"bit_flip", "stuck_at"})
+SHARES = frozenset({"bit_flip", "stuck_at", *FORMATS})
 """error types whose scale is a probability or a share, which ends at 1"""
 
 

@@ -25,6 +25,7 @@ from noisescope.noise import (
     register,
 )
 from noisescope.noise.drawing import PART, Draw
+from noisescope.noise.formats import FORMATS, format_noise
 from noisescope.testing import check_noise
 
 KEY = Key(0, "model.layers.0.mlp.down_proj.linear.0.forward")
@@ -51,6 +52,10 @@ CONFORMING = [
     BitFlip(0.01, field="sign"),
     StuckAt(0.01),
     StuckAt(0.5, unit="element", value=3.0),
+    *map(format_noise, FORMATS),
+    format_noise("mxfp4", 0.5),
+    format_noise("int4:group=32,asymmetric"),
+    format_noise("nvfp4:stochastic"),
 ]
 
 
