@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from .comparing import validate_migration as validate_migration
     from .devices import emulate as emulate
     from .diagnosis import ActivationCapture as ActivationCapture
-    from .diagnosis import ChannelOutlierDetector as ChannelOutlierDetector
     from .diagnosis import diagnose as diagnose
     from .diagnosis import identify_avalanche_points as identify_avalanche_points
     from .diagnosis import map_sensitivity as map_sensitivity
+    from .documented import ChannelOutlierDetector as ChannelOutlierDetector
     from .documented import IntegratedDiagnostic as IntegratedDiagnostic
     from .documented import MetricsDashboard as MetricsDashboard
     from .documented import capture_layer_output as capture_layer_output
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from .noise import Uniform as Uniform
     from .noise import make_noise as make_noise
     from .report import Report as Report
+    from .smoothing import Smoothed as Smoothed
+    from .smoothing import smooth as smooth
     from .specs import DiagnosisSpec as DiagnosisSpec
     from .store import Journal as Journal
     from .traces import Trace as Trace
@@ -78,7 +80,7 @@ _HOMES = {
     "ActivationCapture": "diagnosis",
     "BitFlip": "noise",
     "Capture": "capturing",
-    "ChannelOutlierDetector": "diagnosis",
+    "ChannelOutlierDetector": "documented",
     "Comparison": "comparing",
     "DiagnosisSpec": "specs",
     "FaultSimulator": "faults",
@@ -91,6 +93,7 @@ _HOMES = {
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
     "Report": "report",
+    "Smoothed": "smoothing",
     "StuckAt": "noise",
     "SystematicBias": "noise",
     "Trace": "traces",
@@ -126,6 +129,7 @@ _HOMES = {
     "operator_level_diagnosis": "documented",
     "plot_sensitivity_heatmap": "documented",
     "sliding_window_diagnosis": "documented",
+    "smooth": "smoothing",
     "survey": "injection",
     "trace": "traces",
     "tracing": "traces",

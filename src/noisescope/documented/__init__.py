@@ -11,9 +11,11 @@ from .levels import (
     operator_level_diagnosis,
     sliding_window_diagnosis,
 )
+from .outlier_channels import ChannelOutlierDetector
 from .plotting import plot_sensitivity_heatmap
 
 __all__ = [
+    "ChannelOutlierDetector",
     "IntegratedDiagnostic",
     "MetricsDashboard",
     "capture_layer_output",

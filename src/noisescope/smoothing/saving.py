@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import store
 from ..errors import InputError, ModelError, StoreError
+from ..models.boundary import quiet
 from ..store.encoding import encode
 from ..store.files import store_errors
 
@@ -32,7 +33,7 @@ def save(found: "Smoothed", directory: Path, *, tokenizer: Any, overwrite: bool)
         raise ModelError(f"{type(found.model).__name__}: cannot be saved, expected a Hugging Face model")
     refuse(directory, overwrite=overwrite)
     record = encode(found.sections).encode()
-    with store.atomic_directory(directory, replace=overwrite) as place:
+    with quiet(), store.atomic_directory(directory, replace=overwrite) as place:
         write(place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from ..capturing.persistence import lower_median
 from ..measure.intervals import Estimate, ratio
+from ..noise.formats import Format
 from ..sites import matrix
 from .calibrating import Inputs
 from .groups import Group
-from .rounding import Format
 
 __all__ = ["ALPHAS", "Choice", "Formats", "choose", "outlier_ratio", "scales_of"]
 

@@ -1,15 +1,17 @@
 """Smoothed: what was done to a model, group by group, and the model itself.
 
-SmolLM2-135M-Instruct, int8 weights and int8 activations: 96 of 120 groups smoothed
+SmolLM2-135M-Instruct, int8 weights and int8 activations: 111 of 120 groups smoothed
 
-layer  group                                     alpha  outliers       error
-    0  input_layernorm -> q_proj k_proj v_proj     0.6  31.2x -> 4.1x  0.0021 -> 0.00054
+layer  group                                    alpha  outliers         error
+    9  mlp.up_proj -> down_proj                   0.6  102.0x -> 13.7x  5.4% -> 1.4%
+   12  input_layernorm -> q_proj k_proj v_proj    0.7  27.3x -> 2.9x    5.4% -> 0.9%
 ...
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +76,21 @@ class Smoothed:
         return tuple(row for row in self.groups if row.alpha is not None)
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return self.summary()
 
-    def _lines(self) -> Iterator[str]:
+    def summary(self, *, verbose: bool = False) -> str:
+        """What a person wants to know; with `verbose`, every group."""
+        return "\n".join(self._lines(verbose=verbose))
+
+    def _lines(self, *, verbose: bool) -> Iterator[str]:
         formats = f"{self.weights} weights and {self.activations} activations"
         yield f"{self.name}, {formats}: {len(self.folded)} of {len(self.groups)} groups smoothed"
-        best = sorted(self.folded, key=lambda row: -row.gain)[:SHOWN]
+        best = self.groups if verbose else sorted(self.folded, key=lambda row: -row.gain)[:SHOWN]
         if best:
             yield ""
             yield from table([HEAD, *map(cells, sorted(best, key=lambda row: row.layer))])
-            more = len(self.folded) - len(best)
-            yield f"and {more} more, with less gain" if more > 0 else ""
+            more = 0 if verbose else len(self.folded) - len(best)
+            yield f"and {more} more, with less gain\n" if more else ""
         yield from self._sentences()
 
     def _sentences(self) -> Iterator[str]:
@@ -92,8 +98,10 @@ class Smoothed:
             yield f"left alone in {layers} layer{'s' if layers > 1 else ''}: {names} ({reason})"
         moved = self.logits
         yield (
-            f"same function: logits moved by at most {moved.largest:.2g} over {moved.tokens} tokens, "
-            f"{moved.largest / moved.spread:.1g} of their spread; rounding may move them by {moved.bound:.2g}"
+            f"same function: logits moved by at most {moved.largest:.2g} over {moved.tokens} tokens; they spread by "
+            f"{moved.spread:.2g}, and rounding may move them by {moved.bound:.2g}"
+            if moved.largest
+            else f"same function: logits are the same bit for bit over {moved.tokens} tokens"
         )
 
     def _reasons(self) -> Counter[tuple[str, str]]:
@@ -140,8 +148,13 @@ def cells(row: GroupRow) -> tuple[str, ...]:
         row.name,
         "-" if row.alpha is None else f"{row.alpha:g}",
         f"{row.ratio_before:.1f}x -> {row.ratio_after:.1f}x",
-        f"{row.error_before.value:.2g} -> {row.error_after.value:.2g}",
+        f"{_root(row.error_before)} -> {_root(row.error_after)}",
     )
+
+
+def _root(error: Estimate) -> str:
+    """Of the square, as a share."""
+    return f"{sqrt(error.value):.2g}" if not error.value < 1 else f"{100 * sqrt(error.value):.2g}%"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

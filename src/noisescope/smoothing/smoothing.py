@@ -16,15 +16,15 @@ from ..diagnosis.accepting import accept, data_for
 from ..diagnosis.progress import silent
 from ..errors import InputError, ModelError, NothingMatched
 from ..measure.batches import EvaluationSet
+from ..noise.formats import Format, parse_format
 from ..sites import Layout
 from ..specs import OPTIONS, checked
-from ..specs.checks import number, optional
+from ..specs.checks import number, optional, truth
 from .calibrating import Inputs, calibrate
 from .finding import Skipped, find_groups
 from .groups import Group, write
 from .logits import LogitChange, change, logits_of
 from .replaying import block_calls
-from .rounding import Format, parse_format
 from .scaling import ALPHAS, Choice, Formats, choose, outlier_ratio
 from .smoothed import GroupRow, Smoothed
 
@@ -36,6 +36,7 @@ PROBE_ROWS, PROBE_TOKENS = 4, 32
 """of the text that folds are proved on"""
 SINGLE_TOKENS = 64
 """that channels are told apart on"""
+_CHECKS = {"calibration_samples": OPTIONS["n_samples"], "powers_of_two": optional(truth)}
 
 
 @torch.inference_mode(False)
@@ -47,7 +48,7 @@ def smooth(
     alpha: float | None = None,
     weights: str = "int8",
     activations: str = "int8",
-    powers_of_two: bool = False,
+    powers_of_two: bool | None = None,
     calibration_samples: int = 50,
     batch_size: int = 16,
     max_length: int | None = None,
@@ -74,8 +75,8 @@ def smooth(
         weights: the format that the weights will be in; the default has one scale for each output channel.
         activations: that of the activations; the default has one scale for each token, as engines compute it while they
             run. "int8:tensor" is one for all tokens, fixed on the calibration data.
-        powers_of_two: round every s_j to one, so that nothing is rounded when it is folded: the logits stay the same
-            bit for bit, also in 16 bit.
+        powers_of_two: round every s_j to one, so that nothing is rounded when it is folded, and the function stays the
+            same bit for bit; it costs a little of the gain. None: where weights have 16 bits, which rounding shows in.
         calibration_samples: samples of the data.
         batch_size: rows that run together.
         max_length: tokens of a row.
@@ -90,7 +91,7 @@ def smooth(
         What was done: print it, take its `model`, or `save` it as an ordinary model.
     """
     alphas = _alphas(alpha)
-    checked({"n_samples": calibration_samples}, OPTIONS)
+    checked({"calibration_samples": calibration_samples, "powers_of_two": powers_of_two}, _CHECKS)
     formats = Formats(_format("weights", weights), _format("activations", activations))
     accept(model)
     _refuse_quantised(model)
@@ -103,6 +104,7 @@ def smooth(
         max_length=max_length,
         seed=seed,
     )
+    exact = _dtype(model).itemsize <= 2 if powers_of_two is None else powers_of_two
     own = model if inplace else copy.deepcopy(model)
     layout = Layout.of(own, blocks=blocks)
     groups, skipped = _found(own, layout, calibration)
@@ -117,7 +119,7 @@ def smooth(
     )
     rows, tick = [], progress("smoothing", len(groups))
     for group, given in zip(groups, inputs, strict=True):
-        chosen = choose(group, given, formats, alphas=alphas, powers_of_two=powers_of_two, forced=alpha is not None)
+        chosen = choose(group, given, formats, alphas=alphas, powers_of_two=exact, forced=alpha is not None)
         rows.append(_row(group, given, chosen, layout))
         if chosen.alpha is not None:
             write(group.folded(chosen.scales))
@@ -135,7 +137,7 @@ def smooth(
         weights=str(formats.weights),
         activations=str(formats.activations),
         asked_alpha=alpha,
-        powers_of_two=powers_of_two,
+        powers_of_two=exact,
         data=calibration.name,
         rows=calibration.rows,
         tokens=calibration.tokens,
