@@ -1,12 +1,15 @@
 """Number formats as others compute them: ml_dtypes for elements, torchao for scales."""
 
 import logging
+import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import torch
 from torch import Tensor
 
+sys.path.append(str(Path(sys.prefix) / "oracles"))  # see oracles-apart.txt
 with torch.no_grad():
     logging.disable(logging.WARNING)  # torchao speaks of its GPU kernels while it is imported
     from torchao.prototype.mx_formats.mx_tensor import MXTensor

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from .diagnosis import identify_avalanche_points as identify_avalanche_points
     from .diagnosis import map_sensitivity as map_sensitivity
     from .documented import ChannelOutlierDetector as ChannelOutlierDetector
+    from .documented import FaultInjectionTestGenerator as FaultInjectionTestGenerator
     from .documented import IntegratedDiagnostic as IntegratedDiagnostic
     from .documented import MetricsDashboard as MetricsDashboard
+    from .documented import assign_precision as assign_precision
     from .documented import capture_layer_output as capture_layer_output
     from .documented import find_critical_threshold as find_critical_threshold
+    from .documented import generate_mixed_precision_config as generate_mixed_precision_config
     from .documented import operator_level_diagnosis as operator_level_diagnosis
+    from .documented import plan_hardware_migration as plan_hardware_migration
     from .documented import plot_sensitivity_heatmap as plot_sensitivity_heatmap
     from .documented import sliding_window_diagnosis as sliding_window_diagnosis
     from .errors import NoisescopeError as NoisescopeError
@@ -63,6 +67,10 @@ if TYPE_CHECKING:
     from .noise import SystematicBias as SystematicBias
     from .noise import Uniform as Uniform
     from .noise import make_noise as make_noise
+    from .planning import FaultTests as FaultTests
+    from .planning import MigrationPlan as MigrationPlan
+    from .planning import plan_fault_tests as plan_fault_tests
+    from .planning import plan_migration as plan_migration
     from .report import Report as Report
     from .smoothing import Smoothed as Smoothed
     from .smoothing import smooth as smooth
@@ -83,12 +91,15 @@ _HOMES = {
     "ChannelOutlierDetector": "documented",
     "Comparison": "comparing",
     "DiagnosisSpec": "specs",
+    "FaultInjectionTestGenerator": "documented",
     "FaultSimulator": "faults",
+    "FaultTests": "planning",
     "Gate": "comparing",
     "Injection": "injection",
     "IntegratedDiagnostic": "documented",
     "Journal": "store",
     "MetricsDashboard": "documented",
+    "MigrationPlan": "planning",
     "NoisescopeError": "errors",
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
@@ -100,6 +111,7 @@ _HOMES = {
     "Uniform": "noise",
     "Verdict": "locating",
     "Vote": "comparing",
+    "assign_precision": "documented",
     "capture": "capturing",
     "capture_layer_output": "documented",
     "compare": "comparing",
@@ -119,6 +131,7 @@ _HOMES = {
     "estimate_fim_diagonal": "measure.fisher",
     "estimate_hessian_trace": "measure.hessian",
     "find_critical_threshold": "documented",
+    "generate_mixed_precision_config": "documented",
     "identify_avalanche_points": "diagnosis",
     "inject": "injection",
     "load_trace": "traces",
@@ -127,6 +140,9 @@ _HOMES = {
     "map_sensitivity": "diagnosis",
     "open_data": "measure.opening",
     "operator_level_diagnosis": "documented",
+    "plan_fault_tests": "planning",
+    "plan_hardware_migration": "documented",
+    "plan_migration": "planning",
     "plot_sensitivity_heatmap": "documented",
     "sliding_window_diagnosis": "documented",
     "smooth": "smoothing",

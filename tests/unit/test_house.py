@@ -33,6 +33,7 @@ ROOMS = [
     "comparing",
     "locating",
     "smoothing",
+    "planning",
     "documented",
     "noisy_ops",
     "testing",

@@ -14,7 +14,7 @@ import typer
 
 from .. import __version__
 from ..errors import NoisescopeError, printable
-from . import compare, diagnose, locate, models, report, sites, smooth, trace, validate_migration
+from . import compare, diagnose, locate, models, plan, report, sites, smooth, trace, validate_migration
 
 __all__ = ["app", "main"]
 
@@ -31,6 +31,7 @@ app.command("locate")(locate.locate)
 app.command("trace")(trace.trace)
 app.command("compare")(compare.compare)
 app.command("validate-migration")(validate_migration.validate_migration)
+app.add_typer(plan.app, name="plan")
 app.command("smooth")(smooth.smooth)
 app.command("report")(report.report)
 app.command("sites")(sites.sites)

@@ -10,10 +10,11 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .. import store
@@ -32,13 +33,22 @@ PROGRAM = "NOISESCOPE_PROGRAM"
 class RunDirectory:
     """Where a run leaves its files, `writes` and those of its own. The clock of the run starts here.
 
+    `asked` is what a later command has to know by the name that it was given here, such as the model's path.
+
     Raises at once for a directory that could not be used at the end of a long run.
     """
 
     def __init__(
-        self, path: Path, *, writes: Sequence[str], overwrite: bool, resume: bool, command: Sequence[str]
+        self,
+        path: Path,
+        *,
+        writes: Sequence[str],
+        overwrite: bool,
+        resume: bool,
+        command: Sequence[str],
+        asked: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
-        self.path, self._writes, self._command = path, list(writes), list(command)
+        self.path, self._writes, self._command, self._asked = path, list(writes), list(command), dict(asked)
         self._overwrite, self._resume = overwrite, resume
         self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
         self.wall_s = 0.0
@@ -109,6 +119,7 @@ class RunDirectory:
             "steps_run": len(self.journal) - self.journal.kept,
             "damaged_lines": self.journal.damaged,
             "command": [program(), *self._command],
+            **self._asked,
             "directory": os.getcwd(),
             "host": socket.gethostname(),
             "pid": os.getpid(),

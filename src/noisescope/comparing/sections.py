@@ -81,6 +81,7 @@ def trace_section(trace: Trace) -> dict[str, Any]:
         "passes": [list(shape) for shape in head.passes],
         "decode": head.decode,
         "checkpoint": head.checkpoint,
+        "weights": head.weights,
         "environment": {name: _plain(value) for name, value in asdict(head.environment).items()},
         "sites": len(head.sites),
         "bytes_kept": kept,

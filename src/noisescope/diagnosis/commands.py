@@ -79,7 +79,7 @@ class Commands:
             for name in critical
             if name not in OUTSIDE
         ][:1]
-        return [*steps, *self._more_thoroughly()]
+        return [*steps, *self._more_thoroughly(), *self._plans()]
 
     def _more_thoroughly(self) -> list[dict[str, str]]:
         """The same with the preset for reports, and how to compare; nothing if this was as thorough."""
@@ -94,6 +94,18 @@ class Commands:
         return [
             {"command": self._again("thorough", thorough=True), "why": f"narrower intervals: {', '.join(more)}"},
             {"command": f"{self.program} {compare}", "why": "what differs, and what of it is more than chance"},
+        ]
+
+    def _plans(self) -> list[dict[str, str]]:
+        """What to do about it; channels alone are nothing to plan with."""
+        plans = {
+            "migration": "which layers to move to other hardware how, and what to check first",
+            "fault-tests": "tests of the faults that it should bear, for pytest",
+        }
+        return [
+            {"command": f"{self.program} {shlex.join(['plan', name, self.output])}", "why": why}
+            for name, why in plans.items()
+            if self.spec.level != "channel"
         ]
 
     def _again(self, output: str, *, thorough: bool = False, **changes: Any) -> str:

@@ -4,6 +4,7 @@ New code is better served by `noisescope.diagnose`, `inject` and `capture`: thes
 """
 
 from .dashboard import MetricsDashboard
+from .faults import FaultInjectionTestGenerator
 from .integrated import IntegratedDiagnostic
 from .levels import (
     capture_layer_output,
@@ -12,15 +13,20 @@ from .levels import (
     sliding_window_diagnosis,
 )
 from .outlier_channels import ChannelOutlierDetector
+from .planning import assign_precision, generate_mixed_precision_config, plan_hardware_migration
 from .plotting import plot_sensitivity_heatmap
 
 __all__ = [
     "ChannelOutlierDetector",
+    "FaultInjectionTestGenerator",
     "IntegratedDiagnostic",
     "MetricsDashboard",
+    "assign_precision",
     "capture_layer_output",
     "find_critical_threshold",
+    "generate_mixed_precision_config",
     "operator_level_diagnosis",
+    "plan_hardware_migration",
     "plot_sensitivity_heatmap",
     "sliding_window_diagnosis",
 ]

@@ -7,7 +7,7 @@ nobody. So a locator that is entered inside sees what it would see on the broken
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,8 +33,8 @@ class FaultSimulator(Changing):
 
     `site` is a layer (its output), "layer.operator", "layer.module.operator", or the full name of a site; `kind` and
     `magnitude` are those of `faults.kinds`. `sparsity` is the share of channels that are struck, drawn once by `seed`;
-    `p` is the probability that a call is struck at all. `inputs` are what to
-    survey the model on, `survey` is one that somebody has made already.
+    `channels` are these by their index instead. `p` is the probability that a call is struck at all. `inputs` are what
+    to survey the model on, `survey` is one that somebody has made already.
 
     Afterwards `changed` counts the elements that the model itself got wrong; a fault that changed none is `inert`.
     Gradients pass as if nothing had happened: a device's error has no derivative.
@@ -51,6 +51,7 @@ class FaultSimulator(Changing):
         *,
         p: float = 1.0,
         absolute: bool = False,
+        channels: Sequence[int] | None = None,
         blocks: str | None = None,
         layout: Layout | None = None,
         inputs: dict[str, Any] | None = None,
@@ -67,6 +68,9 @@ class FaultSimulator(Changing):
         super().__init__(_Breaking(self), layout)
         self._dice = torch.Generator().manual_seed(self.fault.seed)
         self._channels: dict[int, Tensor] = {}
+        self._named = sorted(set(channels)) if channels is not None else None
+        if self._named is not None and (self.fault.sparsity < 1 or not self._named or self._named[0] < 0):
+            raise InputError(f"channels: got {self._named}, expected indices from 0 on, and no sparsity beside them")
 
     def __repr__(self) -> str:
         return f"<FaultSimulator: {self.fault} at {self.target.name}>"
@@ -91,7 +95,7 @@ class FaultSimulator(Changing):
         if kind.before_cast and is_narrow(value.dtype):
             wide = widened(widely(call, call.function, value)).cpu()
         broken = self._recomputed(call, value) if kind.recompute is not None else self._changed(wide, value.dtype)
-        if kind.recompute is not None and self.fault.sparsity < 1:
+        if kind.recompute is not None and (self.fault.sparsity < 1 or self._named is not None):
             at = self._struck_channels(wide.shape[-1])
             broken = wide.index_copy(-1, at, broken[..., at].to(wide.dtype))
         broken = broken.to(value.dtype)
@@ -118,6 +122,10 @@ class FaultSimulator(Changing):
         return widely(call, function, value).cpu()
 
     def _struck_channels(self, width: int) -> Tensor:
+        if self._named is not None:
+            if self._named[-1] >= width:
+                raise InputError(f"channels: got {self._named[-1]}, {self.target.name} has 0 to {width - 1}")
+            return torch.tensor(self._named)
         if width not in self._channels:
             generator = torch.Generator().manual_seed(self.fault.seed + 1)
             count = max(1, round(self.fault.sparsity * width))

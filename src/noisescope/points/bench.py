@@ -5,7 +5,7 @@ differ by the noise alone. A trial starts at the first layer it disturbs, from t
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log10
@@ -147,6 +147,24 @@ class Bench:
             failure=failure,
         )
         return Result(point, clean, finding)
+
+    def compare(self, inside: AbstractContextManager[Any], *, start: int = 0) -> Comparison:
+        """Clean against what the model does inside a context manager that changes nothing before layer `start`.
+
+        Raises NonFinite if that makes its output non-finite.
+        """
+        clean = self._clean
+        first = start if self.resumes else 0
+        scores = []
+        with inside:
+            for number, batch in enumerate(self.data):
+                with clean.recordings[number].resume(first):
+                    logits, _ = self._disturbed(_NOTHING, 0, number, batch, first)
+                if first_bad_row(logits, batch) is not None:
+                    raise self._non_finite(batch, "in these formats the model")
+                scores.append(score(logits, batch, clean.logits[number].get()))
+            answers = self._answers(_NOTHING, 0)
+        return Comparison(clean.outcome, Outcome.of(RowScores.concatenate(scores), self.data, answers))
 
     # --- one trial ----------------------------------------------------------------------------------------------
 

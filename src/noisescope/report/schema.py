@@ -47,7 +47,7 @@ def json_schema() -> dict[str, Any]:
 def _check(sections: Mapping[str, Any], file: str) -> None:
     for name, part in _SECTIONS.items():
         if name not in sections:
-            raise InputError(f"{file}: {name}: missing; the report is incomplete")
+            raise InputError(f"{file}: {name}: missing; the file is incomplete")
         part.check(sections[name], f"{file}: {name}")
 
 

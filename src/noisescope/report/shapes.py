@@ -93,7 +93,7 @@ class Record:
         _is(dict, "a table", value, where)
         for name in self.parts:
             if name not in value:
-                raise InputError(f"{where}.{name}: missing; the report is incomplete")
+                raise InputError(f"{where}.{name}: missing; the file is incomplete")
         for name, part in {**self.parts, **self.also}.items():
             if name in value:
                 part.check(value[name], f"{where}.{name}")

@@ -17,6 +17,7 @@ from ..diagnosis.progress import silent
 from ..errors import InputError, ModelError, NothingMatched
 from ..measure.batches import EvaluationSet
 from ..noise.formats import Format, parse_format
+from ..quantising import refuse_quantised
 from ..sites import Layout
 from ..specs import OPTIONS, checked
 from ..specs.checks import number, optional, truth
@@ -94,7 +95,8 @@ def smooth(
     checked({"calibration_samples": calibration_samples, "powers_of_two": powers_of_two}, _CHECKS)
     formats = Formats(_format("weights", weights), _format("activations", activations))
     accept(model)
-    _refuse_quantised(model)
+    refuse_quantised(model)
+    _refuse_absent(model)
     calibration = data_for(
         model,
         data,
@@ -160,20 +162,10 @@ def _format(what: str, text: str) -> Format:
     return found
 
 
-def _refuse_quantised(model: nn.Module) -> None:
-    """Raises for weights that are integers, or not there: scaling them would be another rounding."""
-    for path, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None and (not parameter.is_floating_point() or parameter.itemsize < 2):
-                dtype = str(parameter.dtype).removeprefix("torch.")
-                raise ModelError(
-                    f"{path}.{name}: is {dtype}: the model is quantised already; smooth the one it was made from"
-                )
-            if parameter is not None and parameter.is_meta:
-                raise ModelError(f"{path}.{name}: is not in memory; load the model on one device that holds it")
-    method = getattr(getattr(model, "hf_quantizer", None), "quantization_config", None)
-    if method is not None and not getattr(method, "dequantize", False):
-        raise ModelError(f"{type(model).__name__}: is quantised already; smooth the model it was made from")
+def _refuse_absent(model: nn.Module) -> None:
+    for path, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ModelError(f"{path}: is not in memory; load the model on one device that holds it")
 
 
 def _found(model: nn.Module, layout: Layout, data: EvaluationSet) -> tuple[list[Group], list[Skipped]]:

@@ -85,6 +85,8 @@ def test_what_was_left_as_it_is_is_not_repeated() -> None:
     assert steps() == [
         "noisescope diagnose 'a model' --data t.txt --preset report --output noisescope-thorough",
         "noisescope report noisescope-out noisescope-thorough",
+        "noisescope plan migration noisescope-out",
+        "noisescope plan fault-tests noisescope-out",
     ]
 
 
@@ -111,7 +113,7 @@ def test_closer() -> None:
 )
 def test_how_much_more_is_computed(n_samples: int, trials: int, why: str | None) -> None:
     found = Commands("x", spec=DiagnosisSpec(trials=trials), n_samples=n_samples).next_steps((), ())
-    assert [step["why"] for step in found[:1]] == ([why] if why else [])
+    assert [step["why"] for step in found if "diagnose" in step["command"]] == ([why] if why else [])
 
 
 def test_more_than_the_preset_is_kept() -> None:
@@ -124,7 +126,13 @@ def test_names_as_a_person_types_them() -> None:
     assert [step["command"] for step in made.next_steps((), ())] == [
         "python -m noisescope diagnose report --data diagnose --preset report --output noisescope-thorough",
         "python -m noisescope report 'my out' noisescope-thorough",
+        "python -m noisescope plan migration 'my out'",
+        "python -m noisescope plan fault-tests 'my out'",
     ]
+
+
+def test_channels_alone_are_nothing_to_plan_with() -> None:
+    assert not any(" plan " in command for command in steps(spec=DiagnosisSpec(level="channel")))
 
 
 def test_the_default_model_needs_no_name_and_some_have_none() -> None:

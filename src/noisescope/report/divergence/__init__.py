@@ -5,6 +5,7 @@ page; then one file a format.
 """
 
 from .files import FILES, render_comparison, save_comparison
+from .loading import load_comparison
 from .notebook import render_comparison_summary
 
-__all__ = ["FILES", "render_comparison", "render_comparison_summary", "save_comparison"]
+__all__ = ["FILES", "load_comparison", "render_comparison", "render_comparison_summary", "save_comparison"]

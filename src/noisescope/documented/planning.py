@@ -1,0 +1,60 @@
+"""Plans as the method documents spell them: a migration, and bits by the threshold rule."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..diagnosis import diagnose
+from ..diagnosis.by_layer import layer_degradation
+from ..errors import InputError, quoted
+from ..planning import PRIORITIES, assign_bits, plan_migration
+from ..specs import Layer
+
+__all__ = ["assign_precision", "generate_mixed_precision_config", "plan_hardware_migration"]
+
+
+def plan_hardware_migration(
+    model: nn.Module, test_data: object, calibration_data: object = None, *, tokenizer: Any = None
+) -> dict[str, Any]:
+    """{priority_1_layers, priority_2_layers, priority_3_layers, recommendations: {precision, validation, fallback}}.
+
+    Runs a diagnosis; where there is one, `plan_migration(report)` is the same without running. Layers are indices of
+    blocks, `embed`, `final_norm` and `head`, the riskiest first.
+    """
+    report = diagnose(model, test_data, calibration_data=calibration_data, tokenizer=tokenizer)
+    groups = plan_migration(report).sections["priorities"]
+    found: dict[str, Any] = {f"priority_{group['priority']}_layers": group["layers"] for group in groups}
+    told = {key: {f"priority_{group['priority']}": group[key] for group in groups} for key in ("precision", "fallback")}
+    limits = {f"priority_{one.number}": one.check for one in PRIORITIES}
+    return {**found, "recommendations": {**told, "validation": limits}}
+
+
+def generate_mixed_precision_config(
+    sensitivity_profile: Mapping[Any, Any], target_avg_bits: float = 6, *, sizes: Mapping[Layer, float] | None = None
+) -> dict[Layer, int]:
+    """{layer: bits} by the documented thresholds; `planning.threshold` has the rule.
+
+    Args:
+        sensitivity_profile: layer -> degradation, layer -> a row that has one, or the windows of a report.
+        target_avg_bits: bits on average, at most.
+        sizes: layer -> number of weights, for a weighted average.
+    """
+    return assign_bits(_profile(sensitivity_profile), target=target_avg_bits, sizes=sizes)
+
+
+def assign_precision(
+    sensitivity_profile: Mapping[Any, Any], target_avg_bits: float = 6, *, sizes: Mapping[Layer, float] | None = None
+) -> dict[Layer, int]:
+    """The same as `generate_mixed_precision_config`, by its other name."""
+    return generate_mixed_precision_config(sensitivity_profile, target_avg_bits, sizes=sizes)
+
+
+def _profile(given: Mapping[Any, Any]) -> Mapping[Any, float]:
+    """Layer -> degradation; a layer's own is the mean over the windows that contain it."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"sensitivity_profile: got {quoted(given)}, expected layers with their degradation")
+    rows = {layer: row for layer, row in given.items() if isinstance(row, Mapping)}
+    if rows and len(rows) == len(given) and all({"start_layer", "end_layer"} <= row.keys() for row in rows.values()):
+        return layer_degradation(rows)
+    return {**given, **{layer: row.get("degradation") for layer, row in rows.items()}}

@@ -1,0 +1,12 @@
+"""What number formats do to a model: computed in them (`emulating`), foretold for all at once (`effects`).
+
+The way of a question: `weights` finds what can get a format, `schemes` says which, `emulating` lets the model compute
+in it, `effects` foretells the KL of every format at every weight from one pass of gradients, and `checking` runs some
+of them to see whether that is true.
+"""
+
+from .emulating import Quantised, assign, quantised
+from .schemes import Scheme, parse_scheme
+from .weights import Weight, find_weights, refuse_quantised
+
+__all__ = ["Quantised", "Scheme", "Weight", "assign", "find_weights", "parse_scheme", "quantised", "refuse_quantised"]

@@ -1,0 +1,144 @@
+"""Whether the format map is true: some of its cells computed for real, and what to use where it is not.
+
+A cell is one layer in one format. Of each format two are run: the one with the largest predicted KL, where the second
+order ends first, and one at random. Where prediction and measurement differ by more than a factor of 1.5, intervals
+granted, the second order has failed for that format: all its layers are measured, and these values stand.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan
+
+import numpy as np
+
+from ..errors import NonFinite
+from ..keys import Key
+from ..measure.intervals import Estimate
+from ..measure.rank_correlation import rank_correlations
+from ..points import Bench
+from ..specs import Layer
+from .emulating import quantised
+from .format_map import FormatMap
+
+__all__ = ["FAR", "Cell", "CheckedFormats", "check_formats", "measure"]
+
+FAR = 1.5
+"""the factor by which a prediction may be off"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One layer in one format, predicted and measured."""
+
+    layer: Layer
+    format: str
+    predicted: Estimate
+    measured: Estimate
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted.value / self.measured.value if self.measured.value else nan
+
+    @property
+    def off(self) -> bool:
+        """Whether they differ by more than a factor, granted their intervals."""
+        return (
+            not self.measured.value < inf
+            or self.predicted.low > FAR * self.measured.high
+            or self.predicted.high * FAR < self.measured.low
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedFormats:
+    """The map with what was measured of it."""
+
+    map: FormatMap
+    cells: Sequence[Cell]
+    corrections: Mapping[tuple[Layer, str], float] = field(default_factory=dict)
+    """layer and format -> measured over predicted, where the second order has failed"""
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Formats whose measured values stand."""
+        return tuple(dict.fromkeys(name for _, name in self.corrections))
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured, in the median of the cells that were run first."""
+        return float(np.median([cell.ratio for cell in self.cells])) if self.cells else nan
+
+    @property
+    def agreement(self) -> Estimate:
+        """The rank correlation of prediction and measurement."""
+        pairs = np.array([(cell.predicted.value, cell.measured.value) for cell in self.cells]).reshape(-1, 2)
+        return rank_correlations(*pairs.T, key=Key(0, "checked formats"))[0]
+
+    def cost(self, paths: Iterable[str], layer: Layer, name: str) -> float:
+        """The KL of weights of one layer in one format, as it stands."""
+        found = self.map.together(dict.fromkeys(paths, name)).value
+        return found * self.corrections.get((layer, name), 1.0)
+
+
+def check_formats(
+    found: FormatMap,
+    bench: Bench,
+    formats: Sequence[str],
+    *,
+    seed: int = 0,
+    keep: Iterable[str] = (),
+    progress: Callable[[], None] | None = None,
+) -> CheckedFormats:
+    """Runs two layers of each format, and all layers of those that are foretold wrongly."""
+    kept = frozenset(keep)
+    layers = {layer: [path for path in paths if path not in kept] for layer, paths in found.layers.items()}
+    layers = {layer: paths for layer, paths in layers.items() if paths}
+    checking = _Checking(found, bench, layers, progress or (lambda: None))
+    cells = [checking.cell(layer, name) for name in formats for layer in checking.chosen(name, seed)]
+    corrections: dict[tuple[Layer, str], float] = {}
+    for name in dict.fromkeys(cell.format for cell in cells if cell.off):
+        known = {cell.layer: cell for cell in cells if cell.format == name}
+        for layer in layers:
+            cell = known[layer] if layer in known else checking.cell(layer, name)
+            corrections[layer, name] = 1.0 / cell.ratio if cell.ratio else inf
+    return CheckedFormats(found, cells, corrections)
+
+
+@dataclass(frozen=True, eq=False)
+class _Checking:
+    map: FormatMap
+    bench: Bench
+    layers: Mapping[Layer, Sequence[str]]
+    progress: Callable[[], None]
+
+    def chosen(self, name: str, seed: int) -> list[Layer]:
+        """The layer of the largest predicted KL, and another."""
+        worst = max(self.layers, key=lambda layer: self._predicted(layer, name).value)
+        others = [layer for layer in self.layers if layer != worst]
+        draw = Key(seed, f"checked#{name}").digest
+        return [worst, *([others[draw % len(others)]] if others else [])]
+
+    def cell(self, layer: Layer, name: str) -> Cell:
+        choice = dict.fromkeys(self.layers[layer], name)
+        measured = measure(self.bench, choice, start=layer if isinstance(layer, int) else 0)
+        self.progress()
+        return Cell(layer, name, self._predicted(layer, name), measured)
+
+    def _predicted(self, layer: Layer, name: str) -> Estimate:
+        return self.map.together(dict.fromkeys(self.layers[layer], name))
+
+
+def measure(bench: Bench, choice: Mapping[str, str], *, start: int = 0) -> Estimate:
+    """The KL of a choice of formats, by running it; infinite where the output is not finite."""
+    if not choice:
+        return Estimate(0.0, 0.0, 0.0, 0.0, bench.data.rows)
+    include = [name for name in ("head",) if any(layer == name for layer in _outside(bench, choice))]
+    try:
+        return bench.compare(quantised(bench.model, choice, layout=bench.layout, include=include), start=start).kl
+    except NonFinite:
+        return Estimate(inf, inf, inf, inf, bench.data.rows)
+
+
+def _outside(bench: Bench, choice: Mapping[str, str]) -> Iterable[Layer]:
+    return (layer for module, layer in bench.layout.layer.items() if bench.layout.paths.get(module) in choice)

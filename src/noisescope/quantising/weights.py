@@ -1,0 +1,128 @@
+"""Which weights of a model a number format can be given to, and how each of them is multiplied.
+
+    path                                 layer  shape       summed over
+    model.layers.0.self_attn.q_proj      0      576 x 576   axis 1
+    transformer.h.0.attn.c_attn          0      768 x 2304  axis 0 (Conv1D)
+    lm_head                              head   ...         only if it is asked for, and so is embed
+
+A module counts if it is a linear by class and computes as that class does; one that a library has replaced by a
+quantised one of its own is refused, not rounded twice.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from ..errors import InputError, ModelError, NothingMatched, unknown_name
+from ..sites import Layout
+from ..sites.patterns import pattern
+from ..specs import Layer
+
+__all__ = ["OUTSIDE", "Weight", "find_weights", "matching", "refuse_quantised"]
+
+OUTSIDE = ("embed", "head")
+"""what is left in its own precision unless it is asked for: the first and last words are the most fragile"""
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """One weight matrix, in the module that multiplies with it."""
+
+    path: str
+    layer: Layer
+    module: nn.Module
+
+    @property
+    def value(self) -> Tensor:
+        """The matrix."""
+        return self.module.get_parameter("weight")
+
+    @property
+    def axis(self) -> int:
+        """The axis that its product sums over; for an embedding that of a row."""
+        return 0 if isinstance(self.module, Conv1D) else 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the matrix."""
+        return tuple(self.value.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.value.numel()
+
+
+def find_weights(layout: Layout, *, include: Collection[str] = ()) -> dict[str, Weight]:
+    """Path -> weight, in the order of the model: the linears of the blocks, and what is included of what is outside."""
+    for name in include:
+        if name not in OUTSIDE:
+            raise unknown_name("place outside the blocks", name, OUTSIDE)
+    refuse_quantised(layout.root)
+    found = {weight.path: weight for weight in _weights(layout, include)}
+    if not found:
+        raise NothingMatched(f"{type(layout.root).__name__}: no linear layers in its blocks to give a format to")
+    return found
+
+
+def _weights(layout: Layout, include: Collection[str]) -> Iterator[Weight]:
+    for module, path in layout.paths.items():
+        home = layout.home.get(module)
+        if home is not None and _is_linear(module):
+            yield Weight(path, home, module)
+        elif layout.layer.get(module) == "head" and "head" in include and _is_linear(module):
+            yield Weight(path, "head", module)
+        elif layout.layer.get(module) == "embed" and "embed" in include and isinstance(module, nn.Embedding):
+            yield Weight(path, "embed", module)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """True for what computes as a linear does, with a matrix of floats."""
+    kind = type(module)
+    computes = kind.forward in (nn.Linear.forward, Conv1D.forward)
+    weight = getattr(module, "weight", None)
+    return computes and isinstance(weight, nn.Parameter) and weight.ndim == 2 and weight.is_floating_point()
+
+
+def refuse_quantised(model: nn.Module) -> None:
+    """Raises for a model whose weights are in a number format of their own already."""
+    config = getattr(getattr(model, "config", None), "quantization_config", None)
+    if config is not None:
+        plain = config if isinstance(config, dict) else vars(config)
+        method = plain.get("quant_method") or type(config).__name__
+        raise _quantised(model, str(getattr(method, "value", method)))
+    for path, parameter in model.named_parameters():
+        if (
+            not parameter.is_floating_point()
+            or parameter.dtype.itemsize < 2
+            or type(parameter.data) is not torch.Tensor
+        ):
+            raise _quantised(model, f"{path} is {str(parameter.dtype).removeprefix('torch.')}")
+
+
+def _quantised(model: nn.Module, how: str) -> ModelError:
+    return ModelError(
+        f"{type(model).__name__}: is quantised already ({how}); a format is chosen for the checkpoint in 16 or 32 bit"
+    )
+
+
+def matching(patterns: Collection[str], weights: Collection[str], *, what: str) -> frozenset[str]:
+    """The paths that some pattern means; each pattern must mean one. A pattern may name a module around them."""
+    found = set[str]()
+    for text in patterns:
+        if not isinstance(text, str):
+            raise InputError(f"{what}: got {text!r}, expected patterns of module paths")
+        test = pattern(text)
+        here = {path for path in weights if any(map(test, _above(path)))}
+        if not here:
+            raise NothingMatched(f'{what}: "{text}" matches no weight; `noisescope sites` lists the modules')
+        found |= here
+    return frozenset(found)
+
+
+def _above(path: str) -> Iterator[str]:
+    names = path.split(".")
+    return (".".join(names[:depth]) for depth in range(len(names), 0, -1))
