@@ -32,6 +32,7 @@ ROOMS = [
     "traces",
     "comparing",
     "locating",
+    "quantising",
     "smoothing",
     "planning",
     "documented",
