@@ -39,7 +39,7 @@ def test_the_formula(alpha: float) -> None:
     found = scales_of(group, inputs_of(tokens), alpha)
     for j in range(6):
         x = max(abs(float(value)) for value in tokens[:, j])
-        w = max(abs(float(value)) for linear in (one, two) for value in linear.weight[:, j])
+        w = max(abs(float(value)) for linear in (one, two) for value in linear.weight.detach()[:, j])
         assert float(found[j]) == pytest.approx(x**alpha / w ** (1 - alpha), rel=1e-6)
 
 
@@ -47,7 +47,7 @@ def test_inputs_that_share_a_channel_have_one_scale() -> None:
     linear, tokens = nn.Linear(4, 5), torch.randn(40, 4)
     found = scales_of(group_of(linear, channels=torch.tensor([0, 0, 1, 1])), inputs_of(tokens), 0.5)
     for j, pair in enumerate((slice(0, 2), slice(2, 4))):
-        x, w = float(tokens[:, pair].abs().max()), float(linear.weight[:, pair].abs().max())
+        x, w = float(tokens[:, pair].abs().max()), float(linear.weight.detach()[:, pair].abs().max())
         assert float(found[j]) == pytest.approx((x / w) ** 0.5)
 
 
@@ -78,18 +78,13 @@ def test_the_error_is_that_of_the_rounded_product(activations: str) -> None:
     found = choose(group, inputs_of(tokens, largest), formats, alphas=alphas, powers_of_two=False, forced=True)
 
     def relative_error(scales: Tensor) -> float:
-        x, w = (tokens / scales).double(), (linear.weight.detach() * scales).double()
-        tensor_step = float((largest / scales).max()) / 127.5
         total = signal = 0.0
-        for row, plain in zip(x, tokens.double(), strict=True):
-            step = tensor_step if activations == "int8:tensor" else float(row.abs().max()) / 127.5
-            for out, own in zip(w, linear.weight.detach().double(), strict=True):
-                out_step = float(out.abs().max()) / 127.5
-                value = sum(
-                    _int8(float(a) / step) * step * _int8(float(b) / out_step) * out_step
-                    for a, b in zip(row, out, strict=True)
-                )
-                truth = float(plain @ own)
+        everywhere = (largest / scales).max()
+        for row in tokens:
+            x = _int8(row / scales, everywhere if activations == "int8:tensor" else None)
+            for own in linear.weight.detach():
+                value = sum(float(a) * float(b) for a, b in zip(x, _int8(own * scales), strict=True))
+                truth = sum(float(a) * float(b) for a, b in zip(row, own, strict=True))
                 total, signal = total + (value - truth) ** 2, signal + truth**2
         return total / signal
 
@@ -98,8 +93,9 @@ def test_the_error_is_that_of_the_rounded_product(activations: str) -> None:
     assert found.alpha == 0.5
 
 
-def _int8(value: float) -> int:
-    return max(-128, min(127, round(value)))
+def _int8(values: Tensor, largest: Tensor | None = None) -> Tensor:
+    step = (values.abs().max() if largest is None else largest) / 127.5
+    return (values * (1.0 / step)).round().clamp(-128, 127) * step
 
 
 def test_the_best_alpha_is_taken() -> None:
