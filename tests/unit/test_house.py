@@ -27,6 +27,7 @@ ROOMS = [
     "engines",
     "report",
     "diagnosis",
+    "quantising",
     "faults",
     "devices",
     "traces",

@@ -353,3 +353,36 @@ def test_what_a_whole_fault_says_is_not_said_twice(llama, more):
     for whole in ("gain:0.5@1", Fault("gain", 0.5, "1")):
         with pytest.raises(InputError, match="says itself"):
             FaultSimulator(llama, whole, **more)
+
+
+def test_channels_can_be_named() -> None:
+    model = build("llama")
+    given = tokens("llama")
+    found: dict[str, torch.Tensor] = {}
+
+    def keep(_module: Any, _given: Any, output: torch.Tensor) -> None:
+        found[name] = output.clone()
+
+    hook = model.model.layers[1].mlp.down_proj.register_forward_hook(keep)
+    name = "clean"
+    model(**given)
+    name = "broken"
+    with FaultSimulator(model, "1.mlp.down_proj.linear", "gain", 1.0, channels=[3, 7]):
+        model(**given)
+    hook.remove()
+    off = (found["broken"] != found["clean"]).flatten(0, 1).any(0).nonzero().flatten().tolist()
+    assert off == [3, 7]
+    assert torch.equal(found["broken"][..., 3], 2 * found["clean"][..., 3])
+
+
+@pytest.mark.parametrize(("channels", "more"), [([], {}), ([-1], {}), ([1], {"sparsity": 0.5})])
+def test_channels_that_cannot_be_meant(channels: list[int], more: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="channels: got"):
+        FaultSimulator(build("llama"), "1.linear", "gain", channels=channels, **more)
+
+
+def test_a_channel_that_the_value_lacks_is_an_error() -> None:
+    model = build("llama")
+    broken = FaultSimulator(model, "1.mlp.down_proj.linear", "gain", channels=[99])
+    with pytest.raises(InputError, match=r"channels: got 99, .* has 0 to 31"), broken:
+        model(**tokens("llama"))

@@ -1,0 +1,10 @@
+"""Number formats for the weights of a model: chosen within so many bits, verified by running.
+
+`texts` splits the data, `quantising.mapping` foretells and `quantising.checking` runs some of it; `choosing` makes of
+it what `programme` solves, `rule` is the documented threshold rule; `planning` verifies, and `plan` is what comes out.
+"""
+
+from .plan import PrecisionPlan
+from .planning import FORMATS, STRATEGIES, plan_precision
+
+__all__ = ["FORMATS", "STRATEGIES", "PrecisionPlan", "plan_precision"]

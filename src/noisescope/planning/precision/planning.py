@@ -1,0 +1,197 @@
+"""`plan_precision`: a number format for each weight, the best within so many bits, verified by running it.
+
+plan = noisescope.plan_precision(model, tokenizer=tokenizer, avg_bits=5)
+print(plan)
+plan.save("noisescope-precision")
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...diagnosis.accepting import accept
+from ...diagnosis.progress import Progress, silent
+from ...errors import InputError
+from ...keys import fingerprint_model
+from ...noise.formats import parse_format
+from ...points import Bench
+from ...quantising.checking import CheckedFormats, check_formats, measure
+from ...quantising.format_map import FormatMap
+from ...quantising.mapping import map_formats
+from ...quantising.weights import find_weights, matching
+from ...sites import Layout
+from ...specs import Layer
+from ...specs.checks import number
+from .choosing import Candidates, Chosen
+from .plan import PrecisionPlan, Verified, sections
+from .rule import by_threshold
+from .texts import Texts
+
+__all__ = ["FORMATS", "STRATEGIES", "plan_precision"]
+
+FORMATS = ("mxfp4", "nvfp4", "mxfp6", "mxfp8", "int8", "bf16")
+"""what a weight may be in, unless others are named"""
+STRATEGIES = ("programme", "threshold")
+
+
+@torch.inference_mode(False)
+def plan_precision(
+    model: nn.Module,
+    data: object = None,
+    *,
+    avg_bits: float = 6.0,
+    formats: Collection[str] = FORMATS,
+    keep: Collection[str] = (),
+    strategy: str = "programme",
+    degradation: Mapping[Layer, float] | None = None,
+    tokenizer: Any = None,
+    n_samples: int = 384,
+    n_verified: int = 96,
+    batch_size: int = 16,
+    max_length: int | None = None,
+    seed: int = 0,
+    blocks: str | None = None,
+    name: str | None = None,
+    known: FormatMap | None = None,
+    progress: Progress = silent,
+) -> PrecisionPlan:
+    """A format for each weight of the blocks: the least KL within so many bits on average, scales counted.
+
+    The effect of every format at every weight comes from one pass of gradients (`quantising.mapping`), some of it is
+    checked by running, an integer programme chooses, and what it chose is run on text that was not used before: beside
+    single formats within the same bits, and beside the threshold rule if `degradation` is given. Head and embedding
+    keep their precision. The model is left bit-identical.
+
+    Args:
+        model: a causal language model in 16 or 32 bit, in eval mode.
+        data: what to plan and verify on; None is a built-in English text. Anything that `open_data` takes.
+        avg_bits: bits of a weight on average, at most.
+        formats: to choose from; see `parse_format`.
+        keep: patterns of module paths that stay in 16 bit, and count as such.
+        strategy: `programme`, or `threshold` for the documented rule, which needs `degradation`.
+        degradation: layer -> share of accuracy lost to noise there, as a report has it.
+        tokenizer: needed where data is text.
+        n_samples: rows for the map. Its relative error is sqrt(2 / rows).
+        n_verified: rows to verify on.
+        batch_size: rows that run together.
+        max_length: tokens of a row.
+        seed: of rows, labels and checks.
+        blocks: where the blocks are, for a model whose structure is not recognised.
+        name: what the plan calls the model.
+        known: a map that was made before, of the same model.
+        progress: told how far the run is.
+    """
+    accept(model)
+    if strategy not in STRATEGIES:
+        raise InputError(f'strategy: got "{strategy}", expected one of {" ".join(STRATEGIES)}')
+    if strategy == "threshold" and degradation is None:
+        raise InputError(
+            "strategy: the threshold rule needs a report of `diagnose`, for what noise costs in each layer"
+        )
+    asked = _Asked.of(avg_bits, formats)
+    layout = Layout.of(model, blocks=blocks)
+    matching(keep, find_weights(layout), what="keep")
+    texts = Texts.of(
+        model,
+        data,
+        tokenizer,
+        n_samples=n_samples,
+        n_verified=n_verified,
+        batch_size=batch_size,
+        max_length=max_length,
+        seed=seed,
+    )
+    if known is None:
+        tick = progress("map", len(texts.mapped.batches))
+        known = map_formats(model, texts.mapped, asked.formats, seed=seed, layout=layout, progress=tick)
+    run = _Run(model, layout, texts, asked, tuple(keep), seed, progress)
+    checked = run.check(known)
+    candidates = Candidates(checked, asked.formats, keep=run.keep)
+    ruled = by_threshold(candidates, degradation, asked.avg_bits) if degradation is not None else None
+    best = candidates.best(asked.avg_bits)
+    chosen = best if strategy == "programme" or ruled is None else ruled
+    rows = run.verify(candidates, chosen, {"programme": best, "threshold rule": ruled})
+    return PrecisionPlan(
+        sections(
+            candidates,
+            chosen,
+            rows,
+            run.texts,
+            subject={"model": name or type(model).__name__, "weights": fingerprint_model(model)},
+            asked={
+                "avg_bits": asked.avg_bits,
+                "formats": list(asked.formats),
+                "keep": list(keep),
+                "strategy": strategy,
+                "seed": seed,
+            },
+            cost=run.cost(known),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    avg_bits: float
+    formats: tuple[str, ...]
+
+    @classmethod
+    def of(cls, avg_bits: float, formats: Collection[str]) -> "_Asked":
+        try:
+            bits: float = number(above=0, most=32.0)(avg_bits)
+        except InputError as error:
+            raise InputError(f"avg_bits: {error}") from None
+        if isinstance(formats, str):
+            raise InputError(f'formats: got "{formats}", expected a list of names')
+        names = tuple(dict.fromkeys(str(parse_format(text)) for text in formats))
+        if not names:
+            raise InputError("formats: got none, expected some such as mxfp4 int8")
+        return cls(bits, names)
+
+
+class _Run:
+    """What is run of a plan."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        texts: Texts,
+        asked: _Asked,
+        keep: tuple[str, ...],
+        seed: int,
+        progress: Progress,
+    ) -> None:
+        self.texts, self.asked, self.keep, self.seed, self.progress = texts, asked, keep, seed, progress
+        self._checking = Bench(model, texts.checked, layout=layout)
+        self._verifying = Bench(model, texts.held_out, layout=layout)
+
+    def check(self, known: FormatMap) -> CheckedFormats:
+        """The map, with some of it run."""
+        kept = matching(self.keep, [place.path for place in known.places], what="keep")
+        tick = self.progress("checks", 2 * len(self.asked.formats))
+        return check_formats(known, self._checking, self.asked.formats, seed=self.seed, keep=kept, progress=tick)
+
+    def verify(self, candidates: Candidates, chosen: Chosen, others: Mapping[str, Chosen | None]) -> list[Verified]:
+        """The plan, single formats and the other strategies, on text that was not used before."""
+        rows = {"plan": chosen} | {
+            label: other for label, other in others.items() if other is not None and other is not chosen
+        }
+        single = {name: candidates.uniform(name) for name in self.asked.formats}
+        rows |= {f"all {name}": one for name, one in single.items() if one.bits <= self.asked.avg_bits * (1 + 1e-9)}
+        tick = self.progress("verifying", len(rows))
+        return [_measured(label, one, self._verifying, tick) for label, one in rows.items()]
+
+    def cost(self, known: FormatMap) -> float:
+        """Forward-pass equivalents, in passes over the rows of the map."""
+        blocks = sum(bench.cost * bench.data.tokens for bench in (self._checking, self._verifying))
+        return known.cost + blocks / self.texts.mapped.tokens
+
+
+def _measured(label: str, chosen: Chosen, bench: Bench, tick: Callable[[], None]) -> Verified:
+    found = Verified(label, chosen.bits, chosen.kl, measure(bench, chosen.formats))
+    tick()
+    return found

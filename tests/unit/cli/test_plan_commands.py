@@ -1,0 +1,150 @@
+"""plan migration and plan fault-tests on the command line, as a person uses them."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import planned
+from noisescope.cli import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which somebody has diagnosed a model that is called by a path from there."""
+    place = tmp_path_factory.mktemp("diagnosed")
+    (place / "models").symlink_to(planned.MODEL.parent)
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        assert main(["diagnose", "models/llama", "--n-samples", "8", "--max-length", "16", "--output", "out"]) == 0
+    finally:
+        os.chdir(before)
+    return place
+
+
+@pytest.fixture
+def there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another directory, from which it is planned."""
+    monkeypatch.setenv("NOISESCOPE_PROGRAM", "noisescope")
+    monkeypatch.chdir(tmp_path)
+    return home
+
+
+def printed(shown: str) -> list[list[str]]:
+    """The commands to validate with, as words."""
+    lines = shown.partition("validate with\n")[2].splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith(" noisescope ")]
+
+
+def test_the_printed_commands_validate_the_plan(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the same device everything holds; on one that gives too much in an early layer the gates say so."""
+    assert main(["plan", "migration", str(there / "out")]) == 0
+    commands = printed(capsys.readouterr().out)
+    assert [words[0] for words in commands] == ["trace", "trace", "validate-migration", "validate-migration", "compare"]
+    assert [main(words) for words in commands] == [0, 0, 0, 0, 0]
+    assert "passed: " in capsys.readouterr().out
+    suspect, *gates = commands[1:]
+    assert main([*suspect, "--emulate", "gain:1@embed", "--no-floor", "--overwrite"]) == 0
+    assert [main(words) for words in gates[:2]] == [1, 1]
+    assert main([*gates[2], "--overwrite"]) == 10
+    assert main(["plan", "migration", str(there / "out"), "--compare", "noisescope-migration", "--overwrite"]) == 0
+    assert "MAPE " in capsys.readouterr().out
+    plan = json.loads(Path("noisescope-plan/migration.json").read_text())
+    assert plan["comparison"]["outcome"] == "diverges"
+    assert str(there) not in json.dumps(plan)
+
+
+def test_tests_of_faults_are_written_with_the_model_that_was_diagnosed(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "fault-tests", str(there / "out"), "--output", "faults"]) == 0
+    shown = capsys.readouterr().out
+    assert "operator-1  bit_flip" in shown
+    assert " pytest faults/test_faults.py\n" in shown
+    manifest = json.loads(Path("faults/fault_tests.json").read_text())
+    assert (Path("faults") / manifest["model"]["load"]).samefile(planned.MODEL)
+    assert sorted(path.name for path in Path("faults").iterdir()) == [
+        "fault_tests.csv",
+        "fault_tests.json",
+        "test_faults.py",
+    ]
+    assert main(["plan", "fault-tests", str(there / "out"), "--model", "org/name", "--output", "other"]) == 0
+    assert json.loads(Path("other/fault_tests.json").read_text())["model"]["load"] == "org/name"
+
+
+@pytest.mark.parametrize(("verb", "file"), [("migration", "migration.json"), ("fault-tests", "test_faults.py")])
+def test_nothing_is_overwritten_unasked(there: Path, verb: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("plan").mkdir()
+    (Path("plan") / file).write_text("mine")
+    command = ["plan", verb, str(there / "out"), "--output", "plan"]
+    assert main(command) == 2
+    assert capsys.readouterr().err == (
+        f"noisescope: {Path('plan') / file}: is there already; use another directory (--output) or --overwrite\n"
+    )
+    assert (Path("plan") / file).read_text() == "mine"
+    assert main([*command, "--overwrite"]) == 0
+    assert (Path("plan") / file).read_text() != "mine"
+
+
+@pytest.mark.parametrize("verb", ["migration", "fault-tests"])
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("none", None, "none: cannot be read (No such file or directory)"),
+        ("report.json", "{", "not a report"),
+        ("report.json", "[]", "schema_version: got none"),
+        ("verdict.json", "{}", "the verdict of `locate`, not a report"),
+    ],
+)
+def test_what_is_no_report_is_one_line(
+    verb: str, name: str, content: str | None, said: str, there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("given").mkdir()
+    if content is not None:
+        (Path("given") / name).write_text(content)
+    given = "none" if content is None else "given"
+    assert main(["plan", verb, given]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["given"]
+
+
+def test_a_comparison_of_another_model_is_refused(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpt2 = str(planned.MODEL.parent / "gpt2")
+    for name in ("a", "b"):  # without a floor equal bits are equal all the same
+        assert main(["trace", gpt2, "-o", f"{name}.trace", "--n-samples", "2", "--max-length", "8", "--no-floor"]) == 0
+    assert main(["compare", "a.trace", "b.trace"]) == 0
+    capsys.readouterr()
+    assert main(["plan", "migration", str(there / "out"), "--compare", "noisescope-compare"]) == 2
+    assert "comparison: " in (error := capsys.readouterr().err)
+    assert "is of another model than the report" in error
+    assert not Path("noisescope-plan").exists()
+    assert main(["plan", "migration", str(there / "out"), "--compare", "a.trace"]) == 2
+    assert "--compare: a.trace: not a comparison" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["migration", "fault-tests"])
+def test_a_place_that_cannot_be_written_is_refused_at_once(
+    verb: str, there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("")
+    assert main(["plan", verb, str(there / "out"), "--output", "file/plan"]) == 5
+    assert "is a file, expected a directory" in capsys.readouterr().err
+
+
+def test_planning_imports_no_torch(home: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, noisescope.cli as c; "
+        f"assert c.main(['plan', 'migration', {str(home / 'out')!r}]) == 0; "
+        f"assert c.main(['plan', 'fault-tests', {str(home / 'out')!r}]) == 0; "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
