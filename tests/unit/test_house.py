@@ -33,7 +33,6 @@ ROOMS = [
     "traces",
     "comparing",
     "locating",
-    "quantising",
     "smoothing",
     "planning",
     "documented",
