@@ -94,8 +94,9 @@ def atomic_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
             yield temporary
             _settle(temporary)
             if replace and path.is_dir() and not path.is_symlink():
-                _put_aside(path)
-            _publish(temporary, path)
+                _exchange(temporary, path)
+            else:
+                _publish(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -215,11 +216,17 @@ def _publish(temporary: Path, path: Path) -> None:
         _fsync_directory(path.parent)
 
 
-def _put_aside(path: Path) -> None:
-    """Nothing at path any more, at once: what a large directory takes to be removed, it takes under another name."""
+def _exchange(temporary: Path, path: Path) -> None:
+    """The new directory in the place of the old one, which comes back if that fails, and is removed if not."""
     old = _sibling(path)
     os.rename(path, old)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        _publish(temporary, path)
+    finally:
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(old, path)
 
 
 def _fsync(path: Path, flags: int) -> None:
