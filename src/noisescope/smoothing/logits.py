@@ -11,8 +11,9 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from ..errors import NonFinite
+from ..capturing import non_finite
 from ..measure.batches import EvaluationSet
+from ..sites import Layout
 
 __all__ = ["LogitChange", "change", "logits_of"]
 
@@ -41,12 +42,14 @@ class LogitChange:
         return self.largest <= self.bound
 
 
-def logits_of(model: nn.Module, data: EvaluationSet) -> list[Tensor]:
+def logits_of(model: nn.Module, data: EvaluationSet, *, layout: Layout) -> list[Tensor]:
     """The logits of the first tokens of the data, as many as are worth keeping."""
     device, found, left = next(model.parameters()).device, list[Tensor](), KEPT_BYTES
     for batch in data:
         with torch.no_grad():
             logits = model(**batch.inputs(device)).logits[batch.attention_mask.bool().to(device)]
+        if not bool(logits.isfinite().all()):
+            raise non_finite("the model", model, batch.inputs(device), layout=layout)
         found.append(logits[: max(left // (4 * logits.shape[-1]), 1)].float().cpu())
         left -= found[-1].nbytes
         if left < 4 * logits.shape[-1]:
@@ -57,8 +60,6 @@ def logits_of(model: nn.Module, data: EvaluationSet) -> list[Tensor]:
 def change(before: list[Tensor], after: list[Tensor], *, folds: int, dtype: torch.dtype) -> LogitChange:
     """How far the logits moved, and how far so many folds may move them."""
     a, b = torch.cat(before), torch.cat(after)
-    if not bool(a.isfinite().all()):
-        raise NonFinite("the model gives logits that are not finite")
     spread = float(a.std(-1).mean())
     bound = min(ROUNDINGS * sqrt(folds) * torch.finfo(dtype).eps, 1.0) * spread
     return LogitChange(float((b - a).abs().max()), spread, bound, len(a))

@@ -14,7 +14,7 @@ from torch import nn
 from ..diagnosis import Progress
 from ..diagnosis.accepting import accept, data_for
 from ..diagnosis.progress import silent
-from ..errors import InputError, ModelError, NothingMatched
+from ..errors import CompiledModel, InputError, ModelError, NothingMatched
 from ..measure.batches import EvaluationSet
 from ..noise.formats import Format, parse_format
 from ..quantising import refuse_quantised
@@ -96,7 +96,7 @@ def smooth(
     formats = Formats(_format("weights", weights), _format("activations", activations))
     accept(model)
     refuse_quantised(model)
-    _refuse_absent(model)
+    _refuse_unreachable(model)
     calibration = data_for(
         model,
         data,
@@ -109,8 +109,8 @@ def smooth(
     exact = _dtype(model).itemsize <= 2 if powers_of_two is None else powers_of_two
     own = model if inplace else copy.deepcopy(model)
     layout = Layout.of(own, blocks=blocks)
+    logits = logits_of(own, calibration, layout=layout)
     groups, skipped = _found(own, layout, calibration)
-    logits = logits_of(own, calibration)
     inputs = calibrate(
         own,
         groups,
@@ -127,7 +127,10 @@ def smooth(
             write(group.folded(chosen.scales))
         tick()
     moved = change(
-        logits, logits_of(own, calibration), folds=sum(row.alpha is not None for row in rows), dtype=_dtype(own)
+        logits,
+        logits_of(own, calibration, layout=layout),
+        folds=sum(row.alpha is not None for row in rows),
+        dtype=_dtype(own),
     )
     _refuse_another_function(moved, changed=inplace)
     return Smoothed(
@@ -162,7 +165,13 @@ def _format(what: str, text: str) -> Format:
     return found
 
 
-def _refuse_absent(model: nn.Module) -> None:
+def _refuse_unreachable(model: nn.Module) -> None:
+    """Raises for compiled code, which cannot be watched, and for weights that are elsewhere."""
+    for module in model.modules():
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
+            raise CompiledModel(
+                f"{type(model).__name__} is compiled, and cannot be watched; smooth the model as it was"
+            )
     for path, parameter in model.named_parameters():
         if parameter.is_meta:
             raise ModelError(f"{path}: is not in memory; load the model on one device that holds it")

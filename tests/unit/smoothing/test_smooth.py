@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import families
 import trained
 from noisescope import smooth
-from noisescope.errors import InputError, ModelError, NoisescopeError, NothingMatched, StoreError
+from noisescope.errors import CompiledModel, InputError, ModelError, NoisescopeError, NothingMatched, StoreError
 from noisescope.keys.fingerprints import fingerprint_model
 from noisescope.measure.intervals import ratio
 from noisescope.measure.opening import open_data
@@ -176,6 +176,12 @@ def test_refusals_of_models() -> None:
     )
     with pytest.raises(ModelError, match="is quantised already"):
         smooth(packed, data())
+    with pytest.raises(CompiledModel, match="is compiled, and cannot be watched"):
+        smooth(torch.compile(families.build("llama")), data())
+    broken = families.build("llama")
+    broken.model.layers[1].mlp.up_proj.weight.data[0, 0] = torch.nan
+    with pytest.raises(ModelError, match="not finite"):
+        smooth(broken, data())
     bare = families.build("olmo")
     for layer in bare.model.layers:
         layer.self_attn.o_proj.weight = bare.model.layers[0].self_attn.o_proj.weight
