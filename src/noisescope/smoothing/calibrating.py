@@ -1,4 +1,4 @@
-"""What the groups' inputs are on calibration data: the largest of every channel, and some whole tokens.
+"""What the groups' inputs are on calibration data: the largest of every channel, some whole tokens, and the stream.
 
 One pass over the data. The largest values are of all tokens; those kept whole are drawn by the seed, the same for every
 group, as many as fit the budget. Padding is neither.
@@ -32,6 +32,8 @@ class Inputs:
     """abs, of each channel over all tokens, float32"""
     tokens: Tensor
     """some tokens x channels, float32"""
+    stream: Tensor
+    """of each of these tokens: the squared norm of the hidden state that leaves the block"""
     samples: Tensor
     """the sample that each of these tokens is from"""
 
@@ -53,17 +55,29 @@ class _Tally:
         self.tokens.append(rows[kept].float())
 
 
+class _Stream:
+    """The hidden state behind one block, as its squared norm at the tokens that are kept."""
+
+    def __init__(self) -> None:
+        self.squares: list[Tensor] = []
+
+    def fold(self, value: Any, kept: Tensor) -> None:
+        hidden = (value if isinstance(value, Tensor) else value[0]).detach().flatten(0, -2).cpu()
+        self.squares.append(hidden[kept].float().square().sum(1))
+
+
 def calibrate(
     model: nn.Module,
     groups: Sequence[Group],
     data: EvaluationSet,
     *,
+    blocks: Sequence[nn.Module],
     seed: int,
     budget_bytes: int,
     on_batch: Callable[[], None],
 ) -> list[Inputs]:
     """The inputs of each group, in their order."""
-    tallies = [_Tally() for _ in groups]
+    tallies, streams = [_Tally() for _ in groups], [_Stream() for _ in blocks]
     chosen = _chosen(data, groups, seed, budget_bytes)
     device = next(model.parameters()).device
     samples: list[Tensor] = []
@@ -75,15 +89,17 @@ def calibrate(
         first += int(real.sum())
         owners = torch.tensor(batch.samples).unsqueeze(1).expand_as(batch.input_ids).flatten()
         samples.append(owners[kept])
-        with (
-            torch.no_grad(),
-            forwards_replaced(
-                {group.consumers[0]: _watching(tally, real, kept) for group, tally in zip(groups, tallies, strict=True)}
-            ),
-        ):
+        watched = {
+            **{group.consumers[0]: _watching(tally, real, kept) for group, tally in zip(groups, tallies, strict=True)},
+            **{block: _behind(stream, kept) for block, stream in zip(blocks, streams, strict=True)},
+        }
+        with torch.no_grad(), forwards_replaced(watched):
             model(**batch.inputs(device))
         on_batch()
-    return [_inputs(group, tally, torch.cat(samples)) for group, tally in zip(groups, tallies, strict=True)]
+    return [
+        _inputs(group, tally, streams[group.layer], torch.cat(samples))
+        for group, tally in zip(groups, tallies, strict=True)
+    ]
 
 
 def _watching(tally: _Tally, real: Tensor, kept: Tensor) -> Callable[..., Any]:
@@ -94,12 +110,21 @@ def _watching(tally: _Tally, real: Tensor, kept: Tensor) -> Callable[..., Any]:
     return replacement
 
 
-def _inputs(group: Group, tally: _Tally, samples: Tensor) -> Inputs:
+def _behind(stream: _Stream, kept: Tensor) -> Callable[..., Any]:
+    def replacement(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        value = forward(*args, **kwargs)
+        stream.fold(value, kept)
+        return value
+
+    return replacement
+
+
+def _inputs(group: Group, tally: _Tally, stream: _Stream, samples: Tensor) -> Inputs:
     if tally.largest is None:
         raise ModelError(f"layer {group.layer}, {group.names[1]}: did not run on the data")
     if not bool(tally.largest.isfinite().all()):
         raise NonFinite(f"layer {group.layer}, {group.names[1]}: is given values that are not finite")
-    return Inputs(tally.largest, torch.cat(tally.tokens), samples)
+    return Inputs(tally.largest, torch.cat(tally.tokens), torch.cat(stream.squares), samples)
 
 
 def _chosen(data: EvaluationSet, groups: Sequence[Group], seed: int, budget_bytes: int) -> Tensor:

@@ -7,10 +7,15 @@ the producer, the maximum is over these too. A channel that is always 0, or that
 
 What an alpha is worth is measured: the error of the consumers' outputs with weights and activations rounded,
 
-    error = sum |Q(x / s) Q(s W)^T - x W^T|^2 / sum |x W^T|^2
+    error = mean over tokens of |Q(x / s) Q(s W)^T - x W^T|^2 / |u|^2
 
-over the tokens kept. A group is left as it is unless the best alpha makes this smaller by more than chance, so that
-smoothing never does harm where it is measured.
+where u is what the error of this token is read against: for what a norm feeds, the outputs x W^T themselves; for what a
+linear feeds, and is added to the residual stream, the hidden state that leaves the block, since the next norm divides
+by that. Token by token, because a few tokens can be a thousand times larger than all others: a sum over tokens
+would be theirs alone, and spoil the others' products to better their own.
+
+A group is left as it is unless the best alpha makes the error smaller by more than chance, so that smoothing never does
+harm where it is measured.
 """
 
 from collections.abc import Sequence
@@ -61,17 +66,19 @@ def choose(
     """The alpha with the smallest error; with `forced`, the best of them even if it does harm."""
     unscaled = torch.ones(group.width)
     outputs = [inputs.tokens @ _weight(consumer).T for consumer in group.consumers]
-    signal = _by_sample(sum(output.square().sum(1) for output in outputs), inputs)
+    size = inputs.stream if group.offset is None else torch.stack([out.square().sum(1) for out in outputs]).sum(0)
     errors = {}
     for alpha in (None, *alphas):
         scales = unscaled if alpha is None else scales_of(group, inputs, alpha, powers_of_two=powers_of_two)
-        errors[alpha] = scales, _by_sample(_errors(group, inputs, outputs, scales, formats), inputs)
+        found = _errors(group, inputs, outputs, scales, formats)
+        errors[alpha] = scales, _by_sample(torch.where(size > 0, found / size, 0.0), inputs)
     before = errors[None][1]
     best = min(alphas, key=lambda alpha: errors[alpha][1].sum())
     better = ratio(before - errors[best][1], before).low > 0 if before.sum() else False
     alpha = best if forced or better else None
     scales, after = errors[alpha]
-    return Choice(alpha, scales, _error(before, signal), _error(after, signal))
+    tokens = _by_sample(torch.ones(len(size)), inputs)
+    return Choice(alpha, scales, ratio(before, tokens, positive=True), ratio(after, tokens, positive=True))
 
 
 def scales_of(group: Group, inputs: Inputs, alpha: float, *, powers_of_two: bool = False) -> Tensor:
@@ -104,11 +111,7 @@ def _weight(consumer: nn.Module) -> Tensor:
     return matrix(consumer).detach().cpu().float()
 
 
-def _by_sample(errors: Tensor | int, inputs: Inputs) -> NDArray[np.float64]:
+def _by_sample(errors: Tensor, inputs: Inputs) -> NDArray[np.float64]:
     """Sums over the tokens of each sample, since tokens of one are not independent."""
     _, owner = inputs.samples.unique(return_inverse=True)
-    return np.bincount(owner.numpy(), torch.as_tensor(errors).double().numpy()).astype(np.float64)
-
-
-def _error(errors: NDArray[np.float64], signal: NDArray[np.float64]) -> Estimate:
-    return ratio(errors, signal, positive=True)
+    return np.bincount(owner.numpy(), errors.double().numpy()).astype(np.float64)

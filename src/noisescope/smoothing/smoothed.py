@@ -42,7 +42,7 @@ class GroupRow:
     """largest channel of the consumers' input over the median"""
     ratio_after: float
     error_before: Estimate
-    """of the consumers' outputs in the formats asked for, squared, as a share of the outputs"""
+    """of the consumers' outputs in the formats asked for, squared, as a share of what it is read against (`scaling`)"""
     error_after: Estimate
 
     @property

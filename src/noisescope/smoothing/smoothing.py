@@ -115,6 +115,7 @@ def smooth(
         own,
         groups,
         calibration,
+        blocks=layout.blocks,
         seed=seed,
         budget_bytes=budget_bytes,
         on_batch=progress("calibration", len(calibration.batches)),
