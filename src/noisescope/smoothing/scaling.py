@@ -14,8 +14,8 @@ linear feeds, and is added to the residual stream, the hidden state that leaves 
 by that. Token by token, because a few tokens can be a thousand times larger than all others: a sum over tokens
 would be theirs alone, and spoil the others' products to better their own.
 
-A group is left as it is unless the best alpha makes the error smaller by more than chance, so that smoothing never does
-harm where it is measured.
+A group is left as it is unless the best alpha makes the error smaller, so that smoothing never does harm where it is
+measured.
 """
 
 from collections.abc import Sequence
@@ -74,8 +74,7 @@ def choose(
         errors[alpha] = scales, _by_sample(torch.where(size > 0, found / size, 0.0), inputs)
     before = errors[None][1]
     best = min(alphas, key=lambda alpha: errors[alpha][1].sum())
-    better = ratio(before - errors[best][1], before).low > 0 if before.sum() else False
-    alpha = best if forced or better else None
+    alpha = best if forced or errors[best][1].sum() < before.sum() else None
     scales, after = errors[alpha]
     tokens = _by_sample(torch.ones(len(size)), inputs)
     return Choice(alpha, scales, ratio(before, tokens, positive=True), ratio(after, tokens, positive=True))

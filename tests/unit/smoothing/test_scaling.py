@@ -130,19 +130,19 @@ def test_tokens_count_alike() -> None:
 
 
 def test_a_group_without_outliers_is_left_alone() -> None:
-    """Ten draws of nothing but normals: hardly ever does an alpha gain more than chance, and never is it worse."""
-    changed = 0
+    """Ten draws with nothing to gain: it never gets worse, hardly ever better, and what is left alone is the same."""
+    left = 0
     for _ in range(10):
         linear = nn.Linear(64, 32)
         nn.init.normal_(linear.weight)
         inputs = inputs_of(torch.randn(128, 64).clamp(-2, 2))
         found = choose(group_of(linear), inputs, INT8, alphas=ALPHAS, powers_of_two=False, forced=False)
-        changed += found.alpha is not None
-        assert found.after.value <= found.before.value
+        left += found.alpha is None
+        assert 0.8 * found.before.value < found.after.value <= found.before.value
         if found.alpha is None:
             assert torch.equal(found.scales, torch.ones(64))
             assert found.after == found.before
-    assert changed <= 5
+    assert left >= 5
 
 
 def test_a_forced_alpha_is_taken_even_if_it_does_harm() -> None:
