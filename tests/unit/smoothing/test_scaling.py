@@ -127,22 +127,18 @@ def test_tokens_count_alike() -> None:
     group = replace(group_of(nn.Linear(32, 16)), offset=None)
     found = choose(group, inputs, INT8, alphas=(1.0,), powers_of_two=False, forced=False)
     assert found.alpha is None
+    assert torch.equal(found.scales, torch.ones(32))
+    assert found.after == found.before
 
 
-def test_a_group_without_outliers_is_left_alone() -> None:
-    """Ten draws with nothing to gain: it never gets worse, hardly ever better, and what is left alone is the same."""
-    left = 0
+def test_where_there_is_nothing_to_gain() -> None:
+    """Ten draws without outliers: it never gets worse, and hardly better."""
     for _ in range(10):
         linear = nn.Linear(64, 32)
         nn.init.normal_(linear.weight)
         inputs = inputs_of(torch.randn(128, 64).clamp(-2, 2))
         found = choose(group_of(linear), inputs, INT8, alphas=ALPHAS, powers_of_two=False, forced=False)
-        left += found.alpha is None
         assert 0.8 * found.before.value < found.after.value <= found.before.value
-        if found.alpha is None:
-            assert torch.equal(found.scales, torch.ones(64))
-            assert found.after == found.before
-    assert left >= 5
 
 
 def test_a_forced_alpha_is_taken_even_if_it_does_harm() -> None:
