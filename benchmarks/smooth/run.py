@@ -136,10 +136,10 @@ PARTS = {"default": default, "planted": planted, "dtypes": dtypes}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("parts", nargs="*", help=" ".join(PARTS))
     file = HERE / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {}
-    for name in parser.parse_args().parts:
+    for name in parser.parse_args().parts or PARTS:
         results[name] = PARTS[name]()
         results["machine"] = {
             "processor": platform.machine(),

@@ -67,10 +67,18 @@ if TYPE_CHECKING:
     from .noise import SystematicBias as SystematicBias
     from .noise import Uniform as Uniform
     from .noise import make_noise as make_noise
+    from .noise.formats import format_noise as format_noise
+    from .noise.formats import parse_format as parse_format
     from .planning import FaultTests as FaultTests
     from .planning import MigrationPlan as MigrationPlan
     from .planning import plan_fault_tests as plan_fault_tests
     from .planning import plan_migration as plan_migration
+    from .planning.fixing import FixPlan as FixPlan
+    from .planning.fixing import plan_fix as plan_fix
+    from .planning.precision import PrecisionPlan as PrecisionPlan
+    from .planning.precision import plan_precision as plan_precision
+    from .quantising import map_formats as map_formats
+    from .quantising import quantised as quantised
     from .report import Report as Report
     from .smoothing import Smoothed as Smoothed
     from .smoothing import smooth as smooth
@@ -94,6 +102,7 @@ _HOMES = {
     "FaultInjectionTestGenerator": "documented",
     "FaultSimulator": "faults",
     "FaultTests": "planning",
+    "FixPlan": "planning.fixing",
     "Gate": "comparing",
     "Injection": "injection",
     "IntegratedDiagnostic": "documented",
@@ -101,6 +110,7 @@ _HOMES = {
     "MetricsDashboard": "documented",
     "MigrationPlan": "planning",
     "NoisescopeError": "errors",
+    "PrecisionPlan": "planning.precision",
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
     "Report": "report",
@@ -131,19 +141,25 @@ _HOMES = {
     "estimate_fim_diagonal": "measure.fisher",
     "estimate_hessian_trace": "measure.hessian",
     "find_critical_threshold": "documented",
+    "format_noise": "noise.formats",
     "generate_mixed_precision_config": "documented",
     "identify_avalanche_points": "diagnosis",
     "inject": "injection",
     "load_trace": "traces",
     "locate": "locating",
     "make_noise": "noise",
+    "map_formats": "quantising",
     "map_sensitivity": "diagnosis",
     "open_data": "measure.opening",
     "operator_level_diagnosis": "documented",
+    "parse_format": "noise.formats",
     "plan_fault_tests": "planning",
+    "plan_fix": "planning.fixing",
     "plan_hardware_migration": "documented",
     "plan_migration": "planning",
+    "plan_precision": "planning.precision",
     "plot_sensitivity_heatmap": "documented",
+    "quantised": "quantising",
     "sliding_window_diagnosis": "documented",
     "smooth": "smoothing",
     "survey": "injection",

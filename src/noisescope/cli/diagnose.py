@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..report.formats import FORMATS
-from ..specs import FIELDS, LEVELS, OPTIONS, PRESETS, SAMPLED, DiagnosisSpec, checked
+from ..specs import FIELDS, LEVELS, OPTIONS, PRESETS, SAMPLED, DiagnosisSpec, checked, known
 from ..specs.checks import optional
 from .bars import bars
 from .configuring import configure
@@ -71,8 +71,12 @@ def diagnose(
     ] = "quick",
     n_samples: Annotated[int | None, typer.Option(help="Samples of the data; overrides the preset.")] = None,
     trials: Annotated[int | None, typer.Option(help="Independent draws of the noise; overrides the preset.")] = None,
-    noise_scale: Annotated[float, typer.Option(help="0.01 is conservative, 0.05 standard, 0.1 a stress test.")] = 0.05,
-    error_type: Annotated[str, typer.Option(help="Noise model.")] = "relative_gaussian",
+    noise_scale: Annotated[
+        float, typer.Option(help="0.01 is conservative, 0.05 standard, 0.1 a stress test; a number format: 1.")
+    ] = 0.05,
+    error_type: Annotated[
+        str, typer.Option(help="Noise model, or a number format such as mxfp4.")
+    ] = "relative_gaussian",
     layer_noise_scale: Annotated[
         float | None, typer.Option(help="Of windows, groups and single layers; none: --noise-scale.")
     ] = None,
@@ -120,7 +124,7 @@ def diagnose(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Find out where a model is fragile: operators, layers, channels."""
-    asked = read_flags(context)
+    asked = _with_whole_formats(read_flags(context), context)
     with flags_named(_FIELDS, context):
         spec, options = _question(asked)
     files = [FORMATS[name].file for name in asked["format"]]
@@ -164,6 +168,14 @@ def diagnose(
         name, why = next(iter(failures.items()))
         said(f"noisescope: {len(failures)} points failed, first {name}: {why}")
         raise typer.Exit(1)
+
+
+def _with_whole_formats(asked: dict[str, Any], context: typer.Context) -> dict[str, Any]:
+    """A number format is meant whole, unless somebody says how much of its error."""
+    source = context.get_parameter_source("noise_scale")
+    if asked["error_type"] in known.FORMATS and source is not None and source.name == "DEFAULT":
+        return {**asked, "noise_scale": 1.0}
+    return asked
 
 
 def _question(asked: Mapping[str, Any]) -> tuple[DiagnosisSpec, dict[str, Any]]:

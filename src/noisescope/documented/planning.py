@@ -8,7 +8,8 @@ from torch import nn
 from ..diagnosis import diagnose
 from ..diagnosis.by_layer import layer_degradation
 from ..errors import InputError, quoted
-from ..planning import PRIORITIES, assign_bits, plan_migration
+from ..planning import assign_bits, plan_migration
+from ..report.migration.words import check
 from ..specs import Layer
 
 __all__ = ["assign_precision", "generate_mixed_precision_config", "plan_hardware_migration"]
@@ -23,11 +24,13 @@ def plan_hardware_migration(
     blocks, `embed`, `final_norm` and `head`, the riskiest first.
     """
     report = diagnose(model, test_data, calibration_data=calibration_data, tokenizer=tokenizer)
-    groups = plan_migration(report).sections["priorities"]
-    found: dict[str, Any] = {f"priority_{group['priority']}_layers": group["layers"] for group in groups}
-    told = {key: {f"priority_{group['priority']}": group[key] for group in groups} for key in ("precision", "fallback")}
-    limits = {f"priority_{one.number}": one.check for one in PRIORITIES}
-    return {**found, "recommendations": {**told, "validation": limits}}
+    groups = {f"priority_{group['priority']}": group for group in plan_migration(report).sections["priorities"]}
+    recommendations = {
+        "precision": {name: group["precision"] for name, group in groups.items()},
+        "validation": {name: check(group) for name, group in groups.items()},
+        "fallback": {name: group["fallback"] for name, group in groups.items()},
+    }
+    return {f"{name}_layers": group["layers"] for name, group in groups.items()} | {"recommendations": recommendations}
 
 
 def generate_mixed_precision_config(

@@ -8,12 +8,10 @@ tested with, `fault_tests` the files of it; `fault_running` runs them, and is im
 from .fault_cases import FaultCase, fault_cases
 from .fault_tests import FaultTests, cases_as_csv, plan_fault_tests
 from .migration import MigrationPlan, plan_migration
-from .priorities import PRIORITIES
 from .threshold import assign_bits, average_bits
 from .validation import Naming
 
 __all__ = [
-    "PRIORITIES",
     "FaultCase",
     "FaultTests",
     "MigrationPlan",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, quoted
 from ..report import Report
 from ..report.layers import layer_of_module, parts
 from ..report.rows import Sections, channel_statistics, operators, windows
@@ -25,6 +25,7 @@ MOST = 3
 """modules with outlier channels that get a case: the worst"""
 STAND_INS = 2
 """cases of a family of which the report has none"""
+MOST_BLOCKS = 100_000
 DRAWS = 3000
 """the fewest among which no NaN at all shows a rate below 0.1%: the bound is 3 / draws"""
 
@@ -64,6 +65,14 @@ def fault_cases(report: Report) -> tuple[FaultCase, ...]:
 # --- operators --------------------------------------------------------------------------------------------------
 
 
+def _blocks(sections: Sections) -> int:
+    """How many there are; a file may say anything."""
+    blocks: int = sections["coverage"]["layers"]
+    if not 0 <= blocks <= MOST_BLOCKS:
+        raise InputError(f"report: coverage.layers: got {blocks}, expected at most {MOST_BLOCKS}")
+    return blocks
+
+
 def _operators(sections: Sections) -> Iterator[FaultCase]:
     ranked = [place.name for place in operators(sections)]
     critical = [name for name in sections["executive_summary"]["critical_operators"] if name in ranked]
@@ -74,7 +83,7 @@ def _operators(sections: Sections) -> Iterator[FaultCase]:
             FLIPS,
             {
                 "operators": None if name in OUTSIDE else [name],
-                "layers": [name] if name in OUTSIDE else list(range(sections["coverage"]["layers"])),
+                "layers": [name] if name in OUTSIDE else list(range(_blocks(sections))),
                 "share_of_operations": 0.01,
                 "draws": DRAWS,
                 "seed": sections["config"].get("seed", 0),
@@ -90,6 +99,8 @@ def _operators(sections: Sections) -> Iterator[FaultCase]:
 
 def _windows(sections: Sections) -> Iterator[FaultCase]:
     ranked = sorted(windows(sections), key=lambda place: place.rank, reverse=True)
+    if wrong := next((place for place in ranked if not 0 <= place.first <= place.last < _blocks(sections)), None):
+        raise InputError(f"report: layer_analysis: {quoted(wrong.name)} is no window of {_blocks(sections)} layers")
     avalanches = [place for place in ranked if place.avalanche]
     apart: list[Any] = []
     for place in ranked:

@@ -95,7 +95,7 @@ def run_flips(case: FaultCase, rows: Rows) -> FaultResult:
             lost[draw.row] += clean.correct[draw.row] - found.correct[at]
             non_finite[draw.row] += found.non_finite[at]
     degradation = bounded(lost, clean.correct * times, draws=draws)
-    nan_rate = bounded(non_finite, clean.tokens * times, draws=draws)
+    nan_rate = bounded(non_finite, clean.tokens * times, draws=draws, positive=True)
     checks = (
         Check.at_most("degradation", degradation, limits["max_degradation"]),
         Check.at_most("NaN rate", nan_rate, limits["max_nan_rate"]),

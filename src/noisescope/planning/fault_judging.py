@@ -26,7 +26,8 @@ class Check:
     def at_most(cls, what: str, measured: Estimate, limit: float) -> "Check":
         """A share that must not exceed a limit."""
         value, low, high = (f"{100 * part:.3g}" for part in (measured.value, measured.low, measured.high))
-        return cls(measured.high <= limit, f"{what} {value}% [{low}, {high}], at most {100 * limit:g}% allowed")
+        verdict = "within" if measured.high <= limit else "beyond" if measured.low > limit else "not shown to be within"
+        return cls(measured.high <= limit, f"{what} {value}% [{low}, {high}], {verdict} {100 * limit:g}%")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class FaultResult:
         return f"{self.case.test_id}, {self.case.test_type} at {self.case.component}: {'; '.join(told)}"
 
 
-def bounded(numerator: ArrayLike, denominator: ArrayLike, *, draws: int) -> Estimate:
+def bounded(numerator: ArrayLike, denominator: ArrayLike, *, draws: int, positive: bool = False) -> Estimate:
     """A ratio over clusters; where nothing was counted in so many independent draws, at most 3 / draws."""
-    found = ratio(numerator, denominator)
-    return replace(found, high=3 / draws) if not np.any(np.asarray(numerator)) else found
+    found = ratio(numerator, denominator, positive=positive)
+    return replace(found, low=0.0, high=3 / draws) if found.value == 0 and not np.any(numerator) else found

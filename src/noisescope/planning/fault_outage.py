@@ -50,12 +50,10 @@ def run_outage(case: FaultCase, rows: Rows) -> FaultResult:
     recovered = next((at for at in range(steps) if _lost(clean, struck, since=at, draws=draws).high <= most), None)
     after = _lost(clean, struck, since=within, draws=draws)
     when = f"recovered after {recovered} steps" if recovered is not None else f"not recovered in {steps} steps"
+    told = f"{when}, within {within} is required"
     checks = (
         Check.at_most(f"degradation over {steps} steps", whole, most),
-        Check(
-            recovered is not None and recovered <= within,
-            f"{when}, at most {within} allowed ({Check.at_most(f'from step {within} on', after, most).sentence})",
-        ),
+        Check(recovered is not None and recovered <= within, f"{told} ({Check.at_most('then', after, most).sentence})"),
     )
     return FaultResult(case, checks, {"degradation": whole, "degradation_after": after})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..diagnosis.accepting import accept, data_for
 from ..errors import InputError, unknown_name
 from ..keys import fingerprint_model
+from ..measure.intervals import ratio
 from ..models import LoadedModel, load
 from .fault_cases import CORRUPTION, FLIPS, OUTAGE, FaultCase
 from .fault_corruption import run_corruption
@@ -18,6 +19,7 @@ from .fault_judging import FaultResult
 from .fault_outage import run_outage
 from .fault_rows import Rows
 from .fault_tests import FaultTests
+from .places import as_called_from
 
 __all__ = ["FaultRunner"]
 
@@ -69,7 +71,14 @@ class FaultRunner:
             max_length=asked["longest_row"],
             seed=asked["seed"],
         )
-        return Rows.of(loaded.model, data)
+        rows = Rows.of(loaded.model, data)
+        accuracy = ratio(rows.clean_plainly.correct, rows.clean_plainly.tokens)
+        if not accuracy.value > data.chance + 2 * accuracy.stderr:
+            raise InputError(
+                f"{data.name}: the model's accuracy, {accuracy}, is no better than chance, {data.chance:.3g}; there is "
+                "nothing to lose, use data on which it is"
+            )
+        return rows
 
     @cached_property
     def _loaded(self) -> LoadedModel:
@@ -85,8 +94,4 @@ class FaultRunner:
         return loaded
 
     def _from_home(self, name: str | None) -> str | None:
-        """A path of the manifest as it is called from here; any other name as it is."""
-        if name is None:
-            return None
-        place = self._home / name
-        return str(place) if place.exists() else name
+        return None if name is None else as_called_from(".", name, there=self._home)

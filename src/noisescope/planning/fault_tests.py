@@ -9,24 +9,24 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from .. import store
-from ..errors import InputError, unknown_name
+from ..errors import InputError, quoted, unknown_name
 from ..models import DEFAULT
 from ..models.boundary import one_line
 from ..report import Report
+from ..report.documents import read_document
 from ..report.shapes import LAYER, NUMBER, SAID, TEXT, TRUTH, WHOLE, Either, Listed, Record, Shape
-from ..store.encoding import decode, encode, encode_line
+from ..store.encoding import encode, encode_line
 from .fault_cases import CORRUPTION, FLIPS, OUTAGE, TEST_TYPES, FaultCase, fault_cases
+from .places import as_called_from
 
 __all__ = ["COLUMNS", "FILES", "FaultTests", "cases_as_csv", "plan_fault_tests"]
 
 SCHEMA, VERSION = "noisescope fault tests", 1
-LARGEST = 1 << 24
-"""bytes of a manifest"""
 COLUMNS = ("test_id", "component", "test_type", "parameters", "acceptance_criteria")
 FILES = {"csv": "fault_tests.csv", "py": "test_faults.py", "json": "fault_tests.json"}
 """format -> what its file is called, in the order in which they are written: the manifest last"""
@@ -86,14 +86,10 @@ class FaultTests:
     @classmethod
     def load(cls, path: str | Path) -> "FaultTests":
         """The tests of a manifest; an error that names the place for one that is not."""
-        file = Path(path)
-        try:
-            found = decode(store.read_whole(file, LARGEST).decode("utf-8"))
-        except OSError as error:
-            raise InputError(f"{one_line(file)}: cannot be read ({error.strerror})") from None
-        except ValueError as error:
-            raise InputError(f"{one_line(file)}: not a manifest ({' '.join(str(error).split())})") from None
-        return cls(_checked(found, one_line(file)))
+        found = read_document(Path(path), schema=SCHEMA, version=VERSION, shape=_SHAPE)
+        for at, case in enumerate(found["cases"]):
+            _check(case, f"{one_line(path)}: cases[{at}]")
+        return cls(found)
 
     def __str__(self) -> str:
         return "\n".join(f"{case.test_id}: {case.test_type} at {case.component} ({case.reason})" for case in self.cases)
@@ -122,13 +118,13 @@ def plan_fault_tests(
             "version": VERSION,
             "model": {
                 "name": config["model"],
-                "load": None if name in ("", DEFAULT.name) else _from(home, name),
+                "load": None if name in ("", DEFAULT.name) else _relative(home, name),
                 "weights": config.get("weights"),
                 "dtype": where.get("dtype"),
                 "attention": where.get("attention"),
             },
             "data": {
-                "load": _from(home, data) if data is not None and is_text else None,
+                "load": _relative(home, data) if data is not None and is_text else None,
                 "rows": config["data"]["rows"] if is_text else 50,
                 "longest_row": config["data"]["longest_row"] if is_text else None,
                 "seed": config.get("seed", 0),
@@ -153,9 +149,9 @@ def _cell(value: Any) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _from(home: str | Path, name: str) -> str:
-    """A path as it is called from that directory; any other name as it is."""
-    return os.path.relpath(name, home) if os.path.exists(name) else name
+def _relative(home: str | Path, name: str) -> str:
+    """Also an absolute path becomes one from there, so that a manifest holds none of one machine."""
+    return as_called_from(home, os.path.relpath(name) if os.path.isabs(name) and os.path.exists(name) else name)
 
 
 # --- what a manifest holds --------------------------------------------------------------------------------------
@@ -177,33 +173,26 @@ _CRITERIA: dict[str, Shape] = {
     OUTAGE: Record(max_degradation=NUMBER, recovery_steps=WHOLE),
     CORRUPTION: Record(max_degradation=NUMBER, detection_required=TRUTH),
 }
+_CASE = Record(
+    test_id=SAID,
+    component=TEXT,
+    test_type=TEXT,
+    parameters=Record(),
+    acceptance_criteria=Record(),
+    reason=TEXT,
+    stand_in=TRUTH,
+)
 _SHAPE = Record(
     model=Record(name=TEXT, load=_maybe_text, weights=_maybe_text, dtype=_maybe_text, attention=_maybe_text),
     data=Record(load=_maybe_text, rows=WHOLE, longest_row=Either(WHOLE, nothing=True), seed=WHOLE),
-    cases=Listed(
-        Record(
-            test_id=SAID,
-            component=TEXT,
-            test_type=TEXT,
-            parameters=Record(),
-            acceptance_criteria=Record(),
-            reason=TEXT,
-            stand_in=TRUTH,
-        )
-    ),
+    cases=Listed(_CASE),
 )
 
 
-def _checked(found: Any, file: str) -> Mapping[str, Any]:
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        got = one_line(repr(found.get("schema") if isinstance(found, dict) else type(found).__name__))[:60]
-        raise InputError(f"{file}: schema: got {got}, expected {SCHEMA!r}")
-    if type(found.get("version")) is not int or found["version"] != VERSION:
-        raise InputError(f"{file}: version: got {one_line(repr(found.get('version')))[:40]}, expected {VERSION}")
-    _SHAPE.check(found, file)
-    for at, case in enumerate(found["cases"]):
-        if (kind := case["test_type"]) not in TEST_TYPES:
-            raise InputError(f"{file}: cases[{at}].{unknown_name('test_type', kind, TEST_TYPES)}")
-        _PARAMETERS[kind].check(case["parameters"], f"{file}: cases[{at}].parameters")
-        _CRITERIA[kind].check(case["acceptance_criteria"], f"{file}: cases[{at}].acceptance_criteria")
-    return found
+def _check(case: Mapping[str, Any], where: str) -> None:
+    if (kind := case["test_type"]) not in TEST_TYPES:
+        raise InputError(f"{where}: {unknown_name('test_type', kind, TEST_TYPES)}")
+    _PARAMETERS[kind].check(case["parameters"], f"{where}.parameters")
+    _CRITERIA[kind].check(case["acceptance_criteria"], f"{where}.acceptance_criteria")
+    if unknown := sorted(set(case) - {part.name for part in fields(FaultCase)}):
+        raise InputError(f"{where}: got {quoted(unknown[0])}, expected nothing but {' '.join(_CASE.parts)}")

@@ -27,11 +27,6 @@ class Priority:
     raised: str
     """the precision to raise a layer to that misses"""
 
-    @property
-    def check(self) -> str:
-        """How strictly it is checked, in words."""
-        return self.validation if self.max_mape is None else f"{self.validation}, MAPE < {self.max_mape:.0%}"
-
 
 OFF = 0.05
 """a MAPE above which a layer is of priority 1 whatever its risk"""

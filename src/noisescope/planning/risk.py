@@ -48,6 +48,8 @@ def rank_layers(report: Report, divergence: Mapping[Layer, Divergence] | None = 
         raise InputError(
             f"comparison: sites: has none of {', '.join(missing[:5])}; compare traces of all sites, without --sites"
         )
+    if divergence is not None and not scale > 0:
+        raise InputError(f"report: noise_scale: got {scale:g}, expected one above 0 to measure an error by")
     avalanches = [place for place in windows(report.sections) if place.avalanche]
     outliers: dict[Layer | None, int] = {}
     for module in modules(report.sections):
@@ -77,7 +79,8 @@ def _risk(kl: Interval, divergence: Divergence | None, scale: float) -> Interval
 
 def _predicted(nats: float, error: float, scale: float) -> float:
     """The KL that an error costs; no error costs nothing, wherever it is."""
-    return nats * (error / scale) ** 2 if error and nats else 0.0
+    ratio = error / scale
+    return nats * ratio * ratio if error and nats else 0.0
 
 
 def _known(value: float) -> float:

@@ -52,4 +52,5 @@ def _by_layer(cells: Iterable[Mapping[str, Any]], factor: float) -> dict[Layer, 
 def _factor(sections: Mapping[str, Any]) -> float:
     """From the noise scale of the map to that of the layers, for a KL."""
     scale = sections["map"].get("noise_scale", sections["config"]["noise_scale"])
-    return float((layer_scale(sections) / scale) ** 2) if scale else 1.0
+    ratio = layer_scale(sections) / scale if scale else 1.0
+    return float(ratio * ratio)

@@ -6,7 +6,20 @@ of them to see whether that is true.
 """
 
 from .emulating import Quantised, assign, quantised
+from .format_map import FormatMap
+from .mapping import map_formats
 from .schemes import Scheme, parse_scheme
 from .weights import Weight, find_weights, refuse_quantised
 
-__all__ = ["Quantised", "Scheme", "Weight", "assign", "find_weights", "parse_scheme", "quantised", "refuse_quantised"]
+__all__ = [
+    "FormatMap",
+    "Quantised",
+    "Scheme",
+    "Weight",
+    "assign",
+    "find_weights",
+    "map_formats",
+    "parse_scheme",
+    "quantised",
+    "refuse_quantised",
+]

@@ -24,6 +24,8 @@ class Place:
     group: str
     """the first of the weights that are stored, and so rounded, alike"""
     size: int
+    axis: int
+    """that its product sums over; 0 for a Conv1D"""
     bits: Mapping[str, float] = field(repr=False)
     """format -> bits of an element, scales counted"""
 

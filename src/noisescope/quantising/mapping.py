@@ -40,8 +40,8 @@ __all__ = ["map_formats"]
 
 CACHE_BYTES = 2 << 30
 """of rounding errors that are kept from one batch to the next; what does not fit is rounded again each time"""
-AT_ONCE = 2**25
-"""elements of gradients, sequences x part of a weight, that are held at a time"""
+AT_ONCE = 2**19
+"""elements of gradients, sequences x part of a weight, that are held at a time: what a cache holds"""
 
 
 def map_formats(
@@ -182,7 +182,8 @@ class _Gathering:
     def _place(self, weight: Weight) -> Place:
         forms = dict(zip(self.asked.names, self.asked.weights, strict=False))
         bits = {name: form.bits(weight.shape, axis=weight.axis) for name, form in forms.items()}
-        return Place(weight.path, weight.layer, self._groups.get(weight.path, weight.path), weight.size, bits)
+        group = self._groups.get(weight.path, weight.path)
+        return Place(weight.path, weight.layer, group, weight.size, weight.axis, bits)
 
     # --- modules that tell their gradients --------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@
     transformer.h.0.attn.c_attn          0      768 x 2304  axis 0 (Conv1D)
     lm_head                              head   ...         only if it is asked for, and so is embed
 
-A module counts if it is a linear by class and computes as that class does; one that a library has replaced by a
-quantised one of its own is refused, not rounded twice.
+A module counts if it is a linear by class and is seen to compute as one; one that a library has replaced by a
+quantised one of its own is refused, not rounded twice. So are experts that are stacked in one tensor: to leave them as
+they are would pass most of a model over in silence. Routers and norms stay in their precision.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from ..errors import InputError, ModelError, NothingMatched, unknown_name
@@ -62,6 +64,7 @@ def find_weights(layout: Layout, *, include: Collection[str] = ()) -> dict[str, 
         if name not in OUTSIDE:
             raise unknown_name("place outside the blocks", name, OUTSIDE)
     refuse_quantised(layout.root)
+    _refuse_stacked(layout)
     found = {weight.path: weight for weight in _weights(layout, include)}
     if not found:
         raise NothingMatched(f"{type(layout.root).__name__}: no linear layers in its blocks to give a format to")
@@ -75,16 +78,45 @@ def _weights(layout: Layout, include: Collection[str]) -> Iterator[Weight]:
             yield Weight(path, home, module)
         elif layout.layer.get(module) == "head" and "head" in include and _is_linear(module):
             yield Weight(path, "head", module)
-        elif layout.layer.get(module) == "embed" and "embed" in include and isinstance(module, nn.Embedding):
+        elif "embed" in include and module is _embedding(layout):
             yield Weight(path, "embed", module)
+
+
+def _embedding(layout: Layout) -> nn.Module | None:
+    """Where tokens become vectors; those of positions are small, and stay."""
+    get = getattr(layout.root, "get_input_embeddings", None)
+    found = get() if callable(get) else None
+    if isinstance(found, nn.Embedding) and type(found).forward is not nn.Embedding.forward:
+        raise ModelError(f"embed: {type(found).__name__} computes in a way of its own; leave it in its precision")
+    return found if isinstance(found, nn.Embedding) else None
 
 
 def _is_linear(module: nn.Module) -> bool:
     """True for what computes as a linear does, with a matrix of floats."""
-    kind = type(module)
-    computes = kind.forward in (nn.Linear.forward, Conv1D.forward)
     weight = getattr(module, "weight", None)
-    return computes and isinstance(weight, nn.Parameter) and weight.ndim == 2 and weight.is_floating_point()
+    if not isinstance(module, (nn.Linear, Conv1D)) or not isinstance(weight, nn.Parameter):
+        return False
+    own = type(module).forward in (nn.Linear.forward, Conv1D.forward)
+    return weight.ndim == 2 and weight.is_floating_point() and (own or _computes_as_one(module))
+
+
+@torch.no_grad()
+def _computes_as_one(module: nn.Module) -> bool:
+    """Whether a linear with a forward of its own gives what others give."""
+    weight = module.get_parameter("weight")
+    probe = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype, device=weight.device).view(1, 1, -1)
+    plain, own = F.linear(probe, weight, module.bias), module(probe)  # type: ignore[arg-type]
+    return isinstance(own, Tensor) and own.shape == plain.shape and torch.allclose(own, plain, rtol=1e-2, atol=1e-3)
+
+
+def _refuse_stacked(layout: Layout) -> None:
+    for block in layout.blocks:
+        for name, parameter in block.named_parameters():
+            if parameter.ndim == 3 and min(parameter.shape) > 1 and "conv" not in name:
+                raise ModelError(
+                    f"{layout.paths[block]}.{name}: is the weights of {len(parameter)} experts in one tensor, which "
+                    "number formats cannot be given to yet"
+                )
 
 
 def refuse_quantised(model: nn.Module) -> None:

@@ -140,6 +140,15 @@ def test_a_place_that_cannot_be_written_is_refused_at_once(
     assert "is a file, expected a directory" in capsys.readouterr().err
 
 
+def test_who_asks_for_no_plan_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 0
+    shown = capsys.readouterr().out
+    assert "migration" in shown
+    assert "fault-tests" in shown
+    assert main(["plan", "migraton", "x"]) == 2
+    assert "Did you mean 'migration'?" in capsys.readouterr().err
+
+
 def test_planning_imports_no_torch(home: Path, tmp_path: Path) -> None:
     code = (
         "import sys, noisescope.cli as c; "

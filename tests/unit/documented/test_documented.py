@@ -1,6 +1,7 @@
 """The names of the method documents: their arguments by position, and the keys and types that scripts rely on."""
 
 import inspect
+import re
 from copy import deepcopy
 from math import isnan
 from pathlib import Path
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import noisescope as ns
+import noisescope.noisy_ops
 from families import CONFIGS, build, tokens
 from noisescope.errors import InputError, ModelError, NonFinite, NothingMatched
 from noisescope.measure.texts import built_in_text
@@ -51,13 +53,37 @@ SIGNATURES = {
     "IntegratedDiagnostic.run_full_diagnosis": "noise_scale=0.05, window_size=3, outlier_threshold=10.0",
     "IntegratedDiagnostic.generate_report": "",
     "IntegratedDiagnostic.save_report": "path",
+    "plan_hardware_migration": "model, test_data, calibration_data",
+    "generate_mixed_precision_config": "sensitivity_profile, target_avg_bits=6",
+    "assign_precision": "sensitivity_profile, target_avg_bits=6",
+    "FaultInjectionTestGenerator": "report",
+    "FaultInjectionTestGenerator.generate_test_cases": "",
+    "FaultInjectionTestGenerator.export_to_csv": "cases, path",
+    "ChannelOutlierDetector.apply_smoothquant_scaling": "alpha=0.5",
+    "RobustnessMonitor": "baseline",
+    "RobustnessMonitor.check_checkpoint": "model, test_data, checkpoint_step",
+    "RobustnessMonitor.plot_robustness_trend": "",
+    "AdaptiveAQN": "model, sensitivity_profile",
+    "AdaptiveAQN.get_layer_noise_scale": "layer_id",
+    "AdaptiveAQN.enable_adaptive_noise": "",
 }
 """as documented, without what noisescope adds behind"""
+NOT_YET = ("ChannelOutlierDetector.apply_smoothquant_scaling", "RobustnessMonitor", "AdaptiveAQN")
+"""names, with what is in them, that may still be missing; once they are there they are held to their arguments"""
+METRICS = ("snr", "sparsity", "gradient_ratio", "mae", "mape", "correlation", "max_error", "kl_divergence")
+PAGE = (Path(__file__).parents[3] / "docs" / "method-names.md").read_text()
+
+
+def is_missing(name: str) -> bool:
+    owner, _, method = name.partition(".")
+    return not hasattr(getattr(ns, owner, None), method) if method else not hasattr(ns, owner)
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_documented_arguments_in_their_order(name: str) -> None:
     owner, _, method = name.partition(".")
+    if is_missing(name) and (name in NOT_YET or owner in NOT_YET):
+        pytest.skip(f"{name} is not there yet")
     found: Any = getattr(ns, owner)
     found = getattr(found, method) if method else found
     given = [p for p in inspect.signature(found).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -67,6 +93,28 @@ def test_documented_arguments_in_their_order(name: str) -> None:
     defaults = {part[0]: part[1] for part in wanted if len(part) == 2}
     assert {p.name: str(p.default) for p in given if p.name in defaults} == defaults
     assert all(p.default is not p.empty for p in given[len(wanted) :]), "what is added has a default"
+
+
+def test_the_page_has_every_name_with_its_arguments() -> None:
+    python = PAGE.partition("## Python")[2].partition("## Commands")[0]
+    table = "".join(line.rpartition(" | ")[0] for line in python.splitlines() if line.startswith("|"))
+    assert dict(re.findall(r"`([\w.]+)\(([^`]*)\)`", table)) == SIGNATURES
+    plain = re.findall(r"`(\w+)`", table)
+    assert {f"compute_{name}" for name in METRICS} <= set(plain)
+    for name in plain:
+        assert hasattr(ns, name) or hasattr(ns.noisy_ops, name), f"{name} is on the page, and nowhere else"
+
+
+def test_the_page_has_every_command_and_every_reason() -> None:
+    commands = PAGE.partition("## Commands")[2].partition("## Environment")[0]
+    scripts = "diagnose_model layer_sensitivity_diagnosis diagnose_layer_sensitivity detect_outlier_channels"
+    others = "generate_diagnostic_report srdd_error_finder error_source_finder validate_hardware_migration"
+    for script in (*scripts.split(), *others.split(), "check_robustness"):
+        assert f"`{script}.py" in commands
+    left = PAGE.partition("## Not carried over")[2]
+    whats = ("`Noisy*`", "`.pt`", "a date", "overlapping", "4096 x 28", "layer number", "mean", "0.2", "`matmul`")
+    assert len(re.findall(r"^\| [^-w]", left, re.MULTILINE)) == len(whats)
+    assert all(what in left for what in whats)
 
 
 # --- on a trained model -----------------------------------------------------------------------------------------

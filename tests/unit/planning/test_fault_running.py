@@ -1,8 +1,11 @@
 """Faults that are run for real, against the slow obvious way to run them."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import isnan, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,12 +52,16 @@ def test_a_limit_holds_if_all_of_the_interval_is_within() -> None:
     assert Check.at_most("x", Estimate(0.01, 0.0, 0.05, 0.0, 9), 0.05).passed
     assert not Check.at_most("x", Estimate(0.01, 0.0, 0.051, 0.0, 9), 0.05).passed
     said = Check.at_most("NaN rate", Estimate(0.00117, 0.0002, 0.0021, 0.0, 9), 0.001).sentence
-    assert said == "NaN rate 0.117% [0.02, 0.21], at most 0.1% allowed"
+    assert said == "NaN rate 0.117% [0.02, 0.21], not shown to be within 0.1%"
+    assert Check.at_most("x", Estimate(0.2, 0.1, 0.3, 0.0, 9), 0.05).sentence == "x 20% [10, 30], beyond 5%"
+    assert not Check.at_most("x", Estimate(nan, nan, nan, nan, 9), 0.05).passed
 
 
 def test_nothing_lost_is_below_three_in_n_and_not_zero() -> None:
     assert bounded([0, 0], [5, 5], draws=300).high == 0.01
     assert bounded([1, 0], [5, 5], draws=300).value == 0.1
+    assert bounded([1, 0], [5, 5], draws=300, positive=True).low > 0
+    assert isnan(bounded([0, 0], [0, 0], draws=300).high)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------
@@ -111,6 +118,12 @@ def test_flips_are_those_of_every_draw_run_by_itself() -> None:
     assert found.measured["degradation"].low <= found.measured["degradation"].value
 
 
+def test_where_nothing_is_struck_nothing_is_lost() -> None:
+    found = flips.run_flips(case(0, share_of_operations=0.0), rows())
+    assert found.passed
+    assert {(row.value, row.high) for row in found.measured.values()} == {(0.0, 0.001)}
+
+
 def test_predictions_that_are_not_finite_are_counted_and_wrong() -> None:
     class Broken(flips.Names):
         def disturb_(self, value: Tensor, scale: float, key: Key) -> None:
@@ -164,7 +177,7 @@ def test_an_outage_is_paired_and_recovery_is_told() -> None:
     assert lenient.measured["degradation_after"].value < lenient.measured["degradation"].value
     harsh = outage.run_outage(case(1, max_degradation=-0.5), rows())
     assert not harsh.passed
-    assert "not recovered in 9 steps, at most 5 allowed" in harsh.sentence
+    assert "not recovered in 9 steps, within 5 is required" in harsh.sentence
     assert "\n" not in harsh.sentence
 
 
@@ -215,6 +228,16 @@ def test_the_runner_loads_the_model_of_the_report() -> None:
     assert found.case.test_id == "window-1"
     with pytest.raises(InputError, match='unknown test "window-9", did you mean "window-1"'):
         runner().run("window-9")
+
+
+def test_a_text_on_which_there_is_nothing_to_lose_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "noise.txt").write_text("".join(random.Random(0).choice("qxzjkvw#%&") for _ in range(4000)))
+
+    def other(sections: dict[str, Any]) -> dict[str, Any]:
+        return {**sections, "data": {**sections["data"], "load": str(tmp_path / "noise.txt")}}
+
+    with pytest.raises(InputError, match="is no better than chance"):
+        runner(other).run("window-1")
 
 
 def test_another_model_is_refused() -> None:

@@ -125,6 +125,7 @@ def test_names_are_data_and_never_code(text: str, tmp_path: Path) -> None:
         (lambda found: {**found, "cases": [{}]}, "cases[0].test_id: missing"),
         (lambda found: {**found, "cases": [{**found["cases"][0], "test_type": "bitflip"}]}, 'did you mean "bit_flip"?'),
         (lambda found: {**found, "cases": [{**found["cases"][0], "parameters": {}}]}, "parameters.operators: missing"),
+        (lambda found: {**found, "cases": [{**found["cases"][0], "code": "x"}]}, 'got "code", expected nothing but'),
         (lambda found: {**found, "model": None}, "model: got NoneType, expected a table"),
     ],
 )
@@ -159,5 +160,5 @@ def test_pytest_runs_what_was_written(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout
     assert "window-1, stuck_at_zero at" in done.stdout
-    assert "at most -100% allowed" in done.stdout
+    assert "beyond -100%" in done.stdout
     assert "Traceback" not in done.stdout

@@ -1,9 +1,11 @@
 """A migration plan: who is risky, who gets which priority, and what is refused."""
 
 import json
+import random
 import re
+from contextlib import suppress
 from copy import deepcopy
-from math import ceil, inf
+from math import ceil, inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from noisescope.errors import InputError
 from noisescope.report import Report
 from noisescope.report.divergence import load_comparison
 from noisescope.report.migration import render_migration
+from noisescope.store.encoding import encode
 from page_outline import Page
 from trained import fixture
 
@@ -143,6 +146,36 @@ def test_a_report_of_channels_alone_is_refused() -> None:
         ns.plan_migration(Report(sections))
 
 
+def mutated(value: Any, draw: random.Random) -> Any:
+    """A copy in which one part, anywhere, is something else."""
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice(list(value))
+        return {name: mutated(part, draw) if name == key else part for name, part in value.items()}
+    if isinstance(value, list) and value and draw.random() < 0.9:
+        at = draw.randrange(len(value))
+        return [mutated(part, draw) if place == at else part for place, part in enumerate(value)]
+    return draw.choice([None, "x", -1, 0, 2**62, 1e308, nan, inf, [], {}, True, [1], {"a": 1}])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_file_gives_a_plan_or_is_refused(compared: ns.Comparison, seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    for number in range(4):
+        report, comparison = planned.sections(), dict(compared.sections)
+        if number % 2:
+            report = mutated(report, draw)
+        else:
+            comparison = mutated(comparison, draw)
+        (tmp_path / "report.json").write_text(encode(report))
+        (tmp_path / "comparison.json").write_text(encode(comparison))
+        for make in (
+            lambda: ns.plan_migration(tmp_path, tmp_path).save(tmp_path / "plan"),
+            lambda: ns.plan_fault_tests(tmp_path).save(tmp_path / "plan"),
+        ):
+            with suppress(InputError):
+                make()
+
+
 # --- files ------------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +197,7 @@ def test_a_comparison_is_read_back(compared: ns.Comparison, tmp_path: Path) -> N
         (lambda found: {key: part for key, part in found.items() if key != "sites"}, "sites: missing"),
         (lambda found: found | {"layers": [{}]}, "layers[0].layer: missing"),
         (lambda found: found | {"sites": [{**found["sites"][0], "metrics": {"mape": 1}}]}, "metrics.mape: got int"),
-        (lambda found: [], "schema: got 'list'"),
+        (lambda found: [], "schema: got a list"),
     ],
 )
 def test_a_file_that_is_no_comparison_is_refused(
@@ -196,6 +229,18 @@ def test_the_page_shows_the_plan(compared: ns.Comparison) -> None:
     assert page.one("p", class_="verdict").text.startswith("Validate L3")
     assert "Validate `L3`" in plan.to_markdown()
     assert "validate with" in str(plan)
+
+
+def test_a_long_tail_is_one_line_on_the_screen() -> None:
+    plan = ns.plan_migration(planned.report())
+    assert " more of priority 3" not in str(plan)
+    more = [{**plan.sections["rows"][-1], "layer": layer} for layer in range(8, 30)]
+    longer = ns.MigrationPlan({**plan.sections, "rows": [*plan.sections["rows"], *more]})
+    shown = str(longer).splitlines()
+    rest = len(plan.layers(3)) + len(more)
+    (line,) = (line for line in shown if line.startswith(f" and {rest} more of priority 3, INT8, standard: "))
+    assert line.endswith("L28, L29")
+    assert len(shown) < 20
 
 
 def poisoned(text: str, compared: ns.Comparison) -> Sections:

@@ -10,10 +10,22 @@ operator-1  bit_flip  softmax  critical operator
 
 import typer
 
-from . import fault_tests, migration
+from ..screen import write
+from . import fault_tests, fix, migration, precision
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Turn a report into a plan: a migration, tests of faults.", no_args_is_help=True)
+app = typer.Typer()
+
+
+@app.callback(invoke_without_command=True)
+def plan(context: typer.Context) -> None:
+    """Turn a report into a plan: a migration, number formats, a minimal fix, tests of faults."""
+    if context.invoked_subcommand is None:
+        write(f"{context.get_help()}\n")
+
+
 app.command("migration")(migration.migration)
+app.command("precision")(precision.precision)
+app.command("fix")(fix.fix)
 app.command("fault-tests")(fault_tests.fault_tests)

@@ -14,6 +14,7 @@ import typer
 from ... import store
 from ...errors import InputError
 from ...models import DEFAULT
+from ...planning.places import as_called_from
 from ...store.files import store_errors
 from ..run_directory import RUN, refuse_place
 
@@ -27,7 +28,9 @@ __all__ = ["Model", "Overwrite", "ReportPath", "Subject", "refuse_files"]
 LARGEST = 1 << 24
 """bytes of a run.json that is looked into"""
 
-ReportPath = Annotated[str, typer.Argument(help="Directory of a report of `diagnose`, or its JSON file.")]
+ReportPath = Annotated[
+    str, typer.Argument(help="Directory of a report of `diagnose`, or its JSON file.", metavar="REPORT")
+]
 Model = Annotated[
     str | None,
     typer.Option(help="The report's model: hub id, directory or GGUF file; none: as it was called when diagnosed."),
@@ -66,13 +69,11 @@ def _asked(path: Path) -> dict[str, object]:
 
 
 def _found(asked: dict[str, object], what: str) -> str | None:
-    """What was typed: as a path from here if it was one there, else as it was."""
+    """What was typed; a path from there is one from here."""
     typed, there = asked.get(what), asked.get("directory")
-    if not isinstance(typed, str) or not typed.isprintable():
+    if not isinstance(typed, str) or not isinstance(there, str) or not (typed + there).isprintable():
         return None
-    if isinstance(there, str) and os.path.exists(place := os.path.join(there, typed)):
-        return typed if os.path.isabs(typed) else os.path.relpath(place)
-    return typed
+    return as_called_from(".", typed, there=there)
 
 
 def refuse_files(home: Path, names: "Iterable[str]", *, overwrite: bool) -> None:

@@ -10,11 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from ...errors import InputError
+from ...noise.formats import parse_format
 from ...quantising.checking import CheckedFormats
-from ...quantising.weights import matching
+from ...quantising.weights import Weight, matching
 from .programme import GAP, Option, Solution, solve
 
-__all__ = ["KEPT_BITS", "Candidates", "Chosen", "Point"]
+__all__ = ["KEPT_BITS", "Candidates", "Chosen", "Point", "require_bits"]
 
 KEPT_BITS = 16.0
 POINTS = 24
@@ -43,6 +44,28 @@ class Point:
     kl: float
 
 
+def require_bits(
+    avg_bits: float, weights: Mapping[str, Weight], formats: Sequence[str], *, keep: Sequence[str] = ()
+) -> None:
+    """Raises for an average that no choice of these formats has: before anything is run."""
+    kept = matching(keep, weights, what="keep")
+    if kept.issuperset(weights):
+        raise InputError("keep: all weights are kept; there is nothing to plan")
+    forms = [parse_format(name) for name in formats]
+    least = {
+        path: KEPT_BITS if path in kept else min(form.bits(weight.shape, axis=weight.axis) for form in forms)
+        for path, weight in weights.items()
+    }
+    sizes = {path: weight.size for path, weight in weights.items()}
+    fewest = sum(sizes[path] * bits for path, bits in least.items()) / sum(sizes.values())
+    if avg_bits < fewest * (1 - 1e-12):
+        among = f", {len(kept)} kept weights at {KEPT_BITS:g} among them" if kept else ""
+        raise InputError(
+            f"avg_bits: got {avg_bits:g}, but the fewest with these formats is {fewest:.4g}{among}; allow more bits "
+            "or a smaller format"
+        )
+
+
 class Candidates:
     """All choices that are asked about: these formats, and these weights kept as they are."""
 
@@ -56,8 +79,6 @@ class Candidates:
             if not self.kept.issuperset(paths)
         }
         self._weights = sum(place.size for place in known.map.places)
-        if not self.groups:
-            raise InputError("keep: all weights are kept; there is nothing to plan")
 
     @cached_property
     def options(self) -> dict[str, list[Option]]:
@@ -69,18 +90,7 @@ class Candidates:
 
     def best(self, avg_bits: float) -> Chosen:
         """The least predicted KL within so many bits."""
-        self.require(avg_bits)
         return self._chosen(solve(self.options, most_bits=avg_bits * self._weights - self._kept_bits))
-
-    def require(self, avg_bits: float) -> None:
-        """Raises for an average that no choice has."""
-        fewest = (self._kept_bits + sum(min(o.bits for o in given) for given in self.options.values())) / self._weights
-        if avg_bits < fewest * (1 - 1e-12):
-            kept = f", {len(self.kept)} kept weights at {KEPT_BITS:g} among them" if self.kept else ""
-            raise InputError(
-                f"avg_bits: got {avg_bits:g}, but the fewest with these formats is {fewest:.4g}{kept}; allow more "
-                "bits or a smaller format"
-            )
 
     def uniform(self, name: str) -> Chosen:
         """One format for all that is not kept."""

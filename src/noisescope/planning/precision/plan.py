@@ -4,13 +4,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...measure.intervals import Estimate
 from ...report.precision import render_precision, save_precision, screen_lines
 from .choosing import Candidates, Chosen
 from .texts import Texts
+
+if TYPE_CHECKING:
+    from ..exports import Export
 
 __all__ = ["SCHEMA", "PrecisionPlan", "Verified", "sections"]
 
@@ -48,6 +51,12 @@ class PrecisionPlan:
     def kl(self) -> Estimate:
         """Measured on text that was not used for the plan, in nats per token."""
         return Estimate(**self.sections["verified"][0]["kl"])
+
+    def export(self, tool: str) -> "Export":
+        """The plan as another tool reads it: its `text`, `file` and `notes`; see `planning.exports`."""
+        from ..exports import export
+
+        return export(self.sections, tool)
 
     def to_json(self) -> str:
         """Strict JSON; the same plan gives the same text."""
@@ -124,6 +133,7 @@ def _weight(place: Any, candidates: Candidates, chosen: Chosen) -> dict[str, Any
         "layer": place.layer,
         "group": place.group,
         "size": place.size,
+        "axis": place.axis,
         "format": name,
         "bits": 16.0 if name is None else place.bits[name],
         "predicted_kl": {

@@ -6,7 +6,9 @@ plan.save("noisescope-precision")
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,12 +22,12 @@ from ...noise.formats import parse_format
 from ...points import Bench
 from ...quantising.checking import CheckedFormats, check_formats, measure
 from ...quantising.format_map import FormatMap
-from ...quantising.mapping import map_formats
 from ...quantising.weights import find_weights, matching
 from ...sites import Layout
 from ...specs import Layer
 from ...specs.checks import number
-from .choosing import Candidates, Chosen
+from .choosing import Candidates, Chosen, require_bits
+from .knowing import mapped
 from .plan import PrecisionPlan, Verified, sections
 from .rule import by_threshold
 from .texts import Texts
@@ -55,7 +57,7 @@ def plan_precision(
     seed: int = 0,
     blocks: str | None = None,
     name: str | None = None,
-    known: FormatMap | None = None,
+    map_file: str | Path | None = None,
     progress: Progress = silent,
 ) -> PrecisionPlan:
     """A format for each weight of the blocks: the least KL within so many bits on average, scales counted.
@@ -81,7 +83,7 @@ def plan_precision(
         seed: of rows, labels and checks.
         blocks: where the blocks are, for a model whose structure is not recognised.
         name: what the plan calls the model.
-        known: a map that was made before, of the same model.
+        map_file: where the map is kept for the next plan, and looked for; one of another question is replaced.
         progress: told how far the run is.
     """
     accept(model)
@@ -93,7 +95,7 @@ def plan_precision(
         )
     asked = _Asked.of(avg_bits, formats)
     layout = Layout.of(model, blocks=blocks)
-    matching(keep, find_weights(layout), what="keep")
+    require_bits(asked.avg_bits, find_weights(layout), asked.formats, keep=tuple(keep))
     texts = Texts.of(
         model,
         data,
@@ -104,23 +106,24 @@ def plan_precision(
         max_length=max_length,
         seed=seed,
     )
-    if known is None:
-        tick = progress("map", len(texts.mapped.batches))
-        known = map_formats(model, texts.mapped, asked.formats, seed=seed, layout=layout, progress=tick)
+    known = mapped(model, texts, asked.formats, seed=seed, layout=layout, file=map_file, progress=progress)
     run = _Run(model, layout, texts, asked, tuple(keep), seed, progress)
     checked = run.check(known)
     candidates = Candidates(checked, asked.formats, keep=run.keep)
-    ruled = by_threshold(candidates, degradation, asked.avg_bits) if degradation is not None else None
     best = candidates.best(asked.avg_bits)
-    chosen = best if strategy == "programme" or ruled is None else ruled
+    ruled = None
+    with suppress(InputError) if strategy == "programme" else nullcontext():  # the rule needs three sizes of formats
+        ruled = by_threshold(candidates, degradation, asked.avg_bits) if degradation is not None else None
+    chosen = best if ruled is None or strategy == "programme" else ruled
     rows = run.verify(candidates, chosen, {"programme": best, "threshold rule": ruled})
+    weights = fingerprint_model(model)
     return PrecisionPlan(
         sections(
             candidates,
             chosen,
             rows,
             run.texts,
-            subject={"model": name or type(model).__name__, "weights": fingerprint_model(model)},
+            subject={"model": name or type(model).__name__, "fingerprint": weights},
             asked={
                 "avg_bits": asked.avg_bits,
                 "formats": list(asked.formats),

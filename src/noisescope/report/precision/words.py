@@ -32,9 +32,8 @@ def against(sections: Sections, name: Name = str) -> str:
     if not best["kl"]["value"] or not plan["kl"]["value"] < float("inf"):
         return ""
     ratio = plan["kl"]["value"] / best["kl"]["value"]
-    form = name(best["name"].removeprefix("all "))
-    word = "of that of" if ratio < 1 else "of"
-    return f"{share(ratio)} {word} the best single format within them, {form} ({number(best['bits'])} bits)."
+    form = f"{name(best['name'].removeprefix('all '))} ({number(best['bits'])} bits)"
+    return f"That is {share(ratio)} of the KL of the best single format within them, {form}."
 
 
 def mixture(sections: Sections, name: Name = str) -> str:

@@ -1,0 +1,222 @@
+"""What number formats cost, foretold and run; and whether the plan made of it is the best of many at equal bits.
+
+    python benchmarks/precision/run.py [llama|gpt2|default|all] [--rows N] [--only formats|plans]
+
+Three disjoint parts of the built-in text: `rows` for the map, some for single layers and mixtures, others for plans.
+
+formats  every layer in each of eight formats by itself, run; Spearman over layers and the median of predicted/measured,
+         for the map and for the diagonal estimate that other tools use. Thirty random mixtures over all layers.
+plans    at 4.5, 5 and 6 bits, scales counted: the plan, the best single format within the bits, the threshold rule,
+         the plan that the diagonal estimate makes, ten random plans. All choose from the same formats (round to
+         nearest, the same blocks), groups that are stored together have one format.
+
+Results go to results.json, one entry a model.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import noisescope as ns
+from noisescope.diagnosis.accepting import data_for
+from noisescope.measure.batches import EvaluationSet
+from noisescope.planning.degradation import degradation_of
+from noisescope.planning.precision.choosing import Candidates, Chosen
+from noisescope.planning.precision.rule import by_threshold
+from noisescope.planning.precision.texts import _part
+from noisescope.points import Bench
+from noisescope.quantising.checking import CheckedFormats, check_formats, measure
+from noisescope.quantising.mapping import map_formats
+
+HERE = Path(__file__).parent
+FIXTURES = HERE.parents[1] / "tests" / "fixtures"
+FORMATS = ("int8", "fp8_e4m3", "mxfp8", "mxfp6", "int4", "int4:group=32", "mxfp4", "nvfp4")
+PLANNED = ("mxfp4", "nvfp4", "mxfp6", "mxfp8", "int8", "bf16")
+EVERY = tuple(dict.fromkeys((*FORMATS, *PLANNED)))
+TARGETS = (4.5, 5.0, 6.0)
+MIXTURES, RANDOM = 30, 10
+
+
+def load(name: str) -> tuple[Any, Any]:
+    if name == "default":
+        from noisescope.models import load as load_model
+
+        found = load_model(None)
+        return found.model, found.tokenizer
+    path = FIXTURES / name
+    return AutoModelForCausalLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
+
+
+@dataclass
+class Texts:
+    mapped: EvaluationSet
+    layers: EvaluationSet
+    plans: EvaluationSet
+
+
+def texts(model: Any, tokenizer: Any, rows: int, *, layers: int, plans: int) -> Texts:
+    data = data_for(model, None, tokenizer, n_samples=rows + layers + plans, batch_size=16, max_length=32, seed=11)
+    order = np.random.default_rng(0).permutation(data.rows)
+    parts = []
+    for chosen in np.split(order, [rows, rows + layers]):
+        taken = np.zeros(data.rows, dtype=bool)
+        taken[chosen] = True
+        parts.append(_part(data, taken, 16))
+    return Texts(*parts)
+
+
+class Diagonal(CheckedFormats):
+    """Costs as the estimate without cross terms has them."""
+
+    def cost(self, paths: Any, layer: Any, name: str) -> float:
+        return self.map.without_cross_terms(dict.fromkeys(paths, name)).value
+
+
+def in_layers(known: Any, bench: Bench) -> dict[str, Any]:
+    """Every layer in each format by itself."""
+    found = {}
+    for name in FORMATS:
+        choices = {layer: known.uniform(name, paths) for layer, paths in known.layers.items()}
+        rows = [
+            (known.together(choice).value, known.without_cross_terms(choice).value, measure(bench, choice, start=layer))
+            for layer, choice in choices.items()
+        ]
+        predicted, diagonal, measured = np.array([(p, d, m.value) for p, d, m in rows]).T
+        found[name] = {
+            "spearman": float(spearmanr(predicted, measured)[0]),
+            "median_ratio": float(np.median(predicted / measured)),
+            "ratio_quartiles": np.quantile(predicted / measured, [0.25, 0.75]).tolist(),
+            "diagonal_spearman": float(spearmanr(diagonal, measured)[0]),
+            "diagonal_median_ratio": float(np.median(diagonal / measured)),
+            "kl_of_layers": measured.tolist(),
+        }
+        row = found[name]
+        told = f"Spearman {row['spearman']:.3f} ratio {row['median_ratio']:.2f}"
+        beside = f"diagonal {row['diagonal_spearman']:.3f} {row['diagonal_median_ratio']:.2f}"
+        print(f"  {name:14s} {told}   {beside}", flush=True)
+    return found
+
+
+def mixtures(known: Any, bench: Bench) -> dict[str, Any]:
+    """Random formats over all layers."""
+    draw = np.random.default_rng(1)
+    pairs = []
+    for _ in range(MIXTURES):
+        choice = {
+            path: name for paths in known.groups.values() for name in [str(draw.choice(FORMATS))] for path in paths
+        }
+        pairs.append((known.kl(choice).value, known.without_cross_terms(choice).value, measure(bench, choice).value))
+    predicted, diagonal, measured = np.array(pairs).T
+    found = {
+        "count": MIXTURES,
+        "spearman": float(spearmanr(predicted, measured)[0]),
+        "median_ratio": float(np.median(predicted / measured)),
+        "diagonal_spearman": float(spearmanr(diagonal, measured)[0]),
+        "kl": [float(measured.min()), float(measured.max())],
+    }
+    print(f"  mixtures       Spearman {found['spearman']:.3f} ratio {found['median_ratio']:.2f}", flush=True)
+    return found
+
+
+def random_plan(candidates: Candidates, target: float, draw: np.random.Generator) -> Chosen:
+    """A format at random for each group, then moved at random until the bits are just within."""
+    groups = list(candidates.groups)
+    choice = {group: str(draw.choice(PLANNED)) for group in groups}
+
+    def made() -> Chosen:
+        return candidates.given({path: choice[group] for group in groups for path in candidates.groups[group]})
+
+    bits = {group: {option.format: option.bits for option in candidates.options[group]} for group in groups}
+    for _ in range(100 * len(groups)):
+        group, now = str(draw.choice(groups)), made().bits
+        if now <= target and now > target - 0.02:
+            break
+        wanted = [n for n in PLANNED if (bits[group][n] < bits[group][choice[group]]) == (now > target)]
+        before = choice[group]
+        choice[group] = str(draw.choice(wanted)) if wanted else before
+        if now <= target < made().bits:
+            choice[group] = before
+    assert made().bits <= target
+    return made()
+
+
+def plans(known: Any, checked: CheckedFormats, bench: Bench, degradation: Any) -> dict[str, Any]:
+    candidates, draw = Candidates(checked, PLANNED), np.random.default_rng(2)
+    of_diagonal = Candidates(Diagonal(known, ()), PLANNED)
+    singles = {name: candidates.uniform(name) for name in PLANNED}
+    run = {name: measure(bench, one.formats) for name, one in singles.items() if one.bits <= max(TARGETS)}
+    found = {}
+    for target in TARGETS:
+        start = time.process_time()
+        plan = candidates.best(target)
+        took = time.process_time() - start
+        within = {name: run[name] for name in run if singles[name].bits <= target}
+        best = min(within, key=lambda name: within[name].value)
+        rows = {"plan": (plan, measure(bench, plan.formats)), f"all {best}": (singles[best], within[best])}
+        if degradation is not None:
+            ruled = by_threshold(candidates, degradation, target)
+            rows["threshold rule"] = (ruled, measure(bench, ruled.formats))
+        other = candidates.given(of_diagonal.best(target).formats)
+        rows["diagonal plan"] = (other, measure(bench, other.formats))
+        for number in range(RANDOM):
+            one = random_plan(candidates, target, draw)
+            rows[f"random {number}"] = (one, measure(bench, one.formats))
+        found[f"{target:g}"] = {
+            "solve_cpu_s": took,
+            "gap": plan.gap,
+            "rows": {
+                name: {"bits": one.bits, "predicted_kl": one.kl, "kl": kl.as_json()} for name, (one, kl) in rows.items()
+            },
+            "least": min(rows, key=lambda name: rows[name][1].value),
+        }
+        told = ", ".join(f"{name} {kl.value:.4g}" for name, (_, kl) in rows.items() if not name.startswith("random"))
+        others = min(kl.value for name, (_, kl) in rows.items() if name.startswith("random"))
+        print(f"  {target:g} bits: {told}, best random {others:.4g}", flush=True)
+    return found
+
+
+def run(name: str, rows: int, only: str | None) -> dict[str, Any]:
+    model, tokenizer = load(name)
+    real = name == "default"
+    parts = texts(model, tokenizer, rows, layers=64 if real else 256, plans=96 if real else 256)
+    start = time.process_time()
+    known = map_formats(model, parts.mapped, EVERY, diagonal=True)
+    print(f"{name}: map of {len(known.places)} x {len(EVERY)}, {time.process_time() - start:.0f} s of CPU", flush=True)
+    found: dict[str, Any] = {"rows": rows, "weights": len(known.places), "layers": len(known.layers)}
+    bench = Bench(model, parts.layers)
+    if only != "plans":
+        found |= {"formats": in_layers(known, bench), "mixtures": mixtures(known, bench)}
+    if only != "formats":
+        checked = check_formats(known, bench, PLANNED)
+        found["second_order_failed"] = list(checked.failed)
+        report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50, spec=ns.DiagnosisSpec(level="layer"))
+        found["plans"] = plans(known, checked, Bench(model, parts.plans), degradation_of(report))
+    return found
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("model", nargs="?", default="all", choices=["llama", "gpt2", "default", "all"])
+    asked.add_argument("--rows", type=int)
+    asked.add_argument("--only", choices=["formats", "plans"])
+    given = asked.parse_args()
+    torch.set_num_threads(2)
+    file = HERE / "results.json"
+    for name in ("llama", "gpt2", "default") if given.model == "all" else (given.model,):
+        rows = given.rows or (512 if name == "default" else 1024)
+        found = run(name, rows, given.only)
+        results = json.loads(file.read_text()) if file.exists() else {}
+        results[name] = {**results.get(name, {}), **found}
+        file.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
