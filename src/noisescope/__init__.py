@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from .comparing import validate_migration as validate_migration
     from .devices import emulate as emulate
     from .diagnosis import ActivationCapture as ActivationCapture
-    from .diagnosis import ChannelOutlierDetector as ChannelOutlierDetector
     from .diagnosis import diagnose as diagnose
     from .diagnosis import identify_avalanche_points as identify_avalanche_points
     from .diagnosis import map_sensitivity as map_sensitivity
+    from .documented import ChannelOutlierDetector as ChannelOutlierDetector
     from .documented import FaultInjectionTestGenerator as FaultInjectionTestGenerator
     from .documented import IntegratedDiagnostic as IntegratedDiagnostic
     from .documented import MetricsDashboard as MetricsDashboard
@@ -85,6 +85,8 @@ if TYPE_CHECKING:
     from .quantising import map_formats as map_formats
     from .quantising import quantised as quantised
     from .report import Report as Report
+    from .smoothing import Smoothed as Smoothed
+    from .smoothing import smooth as smooth
     from .specs import DiagnosisSpec as DiagnosisSpec
     from .store import Journal as Journal
     from .traces import Trace as Trace
@@ -100,7 +102,7 @@ _HOMES = {
     "Baseline": "gate",
     "BitFlip": "noise",
     "Capture": "capturing",
-    "ChannelOutlierDetector": "diagnosis",
+    "ChannelOutlierDetector": "documented",
     "Comparison": "comparing",
     "DiagnosisSpec": "specs",
     "FaultInjectionTestGenerator": "documented",
@@ -120,6 +122,7 @@ _HOMES = {
     "Report": "report",
     "RobustnessCheck": "gate",
     "RobustnessMonitor": "gate",
+    "Smoothed": "smoothing",
     "StuckAt": "noise",
     "SystematicBias": "noise",
     "Trace": "traces",
@@ -167,6 +170,7 @@ _HOMES = {
     "plot_sensitivity_heatmap": "documented",
     "quantised": "quantising",
     "sliding_window_diagnosis": "documented",
+    "smooth": "smoothing",
     "survey": "injection",
     "take_baseline": "gate",
     "trace": "traces",

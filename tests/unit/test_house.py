@@ -33,6 +33,7 @@ ROOMS = [
     "traces",
     "comparing",
     "locating",
+    "smoothing",
     "planning",
     "gate",
     "documented",

@@ -146,6 +146,33 @@ class TestAtomicDirectory:
         assert (tmp_path / "d" / "f").read_bytes() == b"first"
         assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
+    def test_existing_one_is_replaced_where_that_is_asked(self, tmp_path):
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "old").write_bytes(b"old")
+        with store.atomic_directory(tmp_path / "d", replace=True) as directory:
+            (directory / "new").write_bytes(b"new")
+            assert (tmp_path / "d" / "old").exists()
+        assert [path.name for path in tmp_path.rglob("*")] == ["d", "new"]
+
+    def test_failure_of_every_call_leaves_the_old_one_or_the_new_one(self, tmp_path, monkeypatch):
+        failures = 0
+        for name in CALLS:
+            for number in range(1, 8):
+                (tmp_path / "d").mkdir()
+                (tmp_path / "d" / "old").write_bytes(b"old")
+                with monkeypatch.context() as patch:
+                    fail_at(patch, name, number, errno.EIO)
+                    try:
+                        with store.atomic_directory(tmp_path / "d", replace=True) as directory:
+                            (directory / "new").write_bytes(b"new")
+                    except StoreError:
+                        failures += 1
+                assert [path.name for path in (tmp_path / "d").iterdir()] in (["old"], ["new"])
+                store.sweep(tmp_path / "d")  # the failure may have hit the removal of the old one
+                assert [path.name for path in tmp_path.iterdir()] == ["d"]
+                store.remove(tmp_path / "d")
+        assert failures >= 9
+
     def test_file_in_the_way(self, tmp_path):
         (tmp_path / "d").write_bytes(b"mine")
         with pytest.raises(StoreError), store.atomic_directory(tmp_path / "d"):

@@ -14,7 +14,7 @@ import typer
 
 from .. import __version__
 from ..errors import NoisescopeError, printable
-from . import check, compare, diagnose, locate, models, plan, report, sites, trace, validate_migration
+from . import check, compare, diagnose, locate, models, plan, report, sites, smooth, trace, validate_migration
 
 __all__ = ["app", "main"]
 
@@ -33,6 +33,7 @@ app.command("compare")(compare.compare)
 app.command("validate-migration")(validate_migration.validate_migration)
 app.add_typer(plan.app, name="plan")
 app.command("check")(check.check)
+app.command("smooth")(smooth.smooth)
 app.command("report")(report.report)
 app.command("sites")(sites.sites)
 app.add_typer(models.app, name="models")

@@ -10,13 +10,12 @@ from .channel_report import ChannelReport
 from .channels import detect
 from .integrated import diagnose
 from .mapping import SensitivityMap, map_sensitivity
-from .outlier_names import ActivationCapture, ChannelOutlierDetector
+from .outlier_names import ActivationCapture
 from .progress import Progress
 from .stages import Diagnosis
 
 __all__ = [
     "ActivationCapture",
-    "ChannelOutlierDetector",
     "ChannelReport",
     "Diagnosis",
     "Progress",

@@ -114,19 +114,19 @@ def _for_channels(channels: ChannelReport | None, commands: Commands) -> list[tu
     found, command = [], commands.closer_to_channels()
     for path, module in worst[:3]:
         ratio = module.max_ratio
-        priority, action = (
-            ("HIGH", "SmoothQuant with alpha 0.75")
+        priority, action, step = (
+            ("HIGH", "SmoothQuant with alpha 0.75, or one chosen for each group", commands.smoothing())
             if ratio > 50
-            else ("MEDIUM", "quantise per channel")
+            else ("MEDIUM", "quantise per channel", command)
             if ratio >= 20
-            else ("LOW", "quantise per channel where it is free")
+            else ("LOW", "quantise per channel where it is free", command)
         )
         evidence = (
             f"{len(module.outliers)} of {module.total_channels} channels above {channels.threshold:g}x the median"
             f"{_by_single_tokens(module)}"
         )
         issue = f"outlier channels up to {ratio:.0f}x"
-        found.append((ratio, _advice(priority, path, issue, action, evidence, command)))
+        found.append((ratio, _advice(priority, path, issue, action, evidence, step)))
     fits = "SmoothQuant for W8A8, AWQ for W4A16, OmniQuant for W4A4"
     evidence = (
         f"{channels.total_outlier_channels} outlier channels, {channels.outlier_percentage:.2f}% of those looked at"

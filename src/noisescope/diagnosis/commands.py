@@ -26,6 +26,8 @@ _LEFT: Mapping[str, object] = {
 }
 """what no flag is needed for; nor is one for None, or a switch that is off"""
 _NO_FLAG = ("target_degradation",)
+_OF_SMOOTH = ("dtype", "device", "attn", "tokenizer", "blocks", "trust_remote_code", "max_length", "batch_size")
+"""flags that smoothing has too"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,14 @@ class Commands:
     def closer_to_channels(self) -> str:
         """Outlier channels over more data."""
         return self._again("channels", thorough=True, level="channel")
+
+    def smoothing(self) -> str:
+        """The same model with smaller outlier channels."""
+        if self.model is None:
+            return ""
+        given = {name: self.options.get(name) for name in _OF_SMOOTH}
+        words = [word for name, value in given.items() if _is_said(name, value) for word in _words(name, value)]
+        return f"{self.program} {shlex.join(['smooth', *self._named, *words, '--output', _directory('smoothed')])}"
 
     def next_steps(self, critical: Sequence[str], avalanches: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         """What to run after this report, the most useful first."""
@@ -120,16 +130,23 @@ class Commands:
         words = [
             word
             for name, value in {**asked, **self.options}.items()
-            if name not in UNUSED[spec.level] and value not in (None, _LEFT.get(name, False))
+            if name not in UNUSED[spec.level] and _is_said(name, value)
             for word in _words(name, value)
         ]
-        named = [] if not self.model else [self.model]
-        named += [] if self.data is None else ["--data", self.data]
-        return f"{self.program} {shlex.join(['diagnose', *named, *words, '--output', _directory(output)])}"
+        return f"{self.program} {shlex.join(['diagnose', *self._named, *words, '--output', _directory(output)])}"
+
+    @property
+    def _named(self) -> list[str]:
+        return [*([self.model] if self.model else []), *([] if self.data is None else ["--data", self.data])]
 
 
 def _fields_with_a_flag() -> Iterable[str]:
     return (part.name for part in fields(DiagnosisSpec) if part.name not in _NO_FLAG)
+
+
+def _is_said(name: str, value: object) -> bool:
+    """Whether a flag is needed for it."""
+    return value not in (None, _LEFT.get(name, False))
 
 
 def _words(name: str, value: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""`ActivationCapture` and `ChannelOutlierDetector`: the documented names, a few lines over `capture` and `detect`.
+"""`ActivationCapture`: the documented name, a few lines over `capture` and `detect`.
 
     with ActivationCapture(model, ["self_attn.o_proj", "mlp.down_proj"]) as activations:
         model(**batch)
@@ -7,25 +7,22 @@
 Despite the names of its methods nothing is attached to the model.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from inspect import signature
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..capturing import Capture, capture
 from ..capturing.session import DEFAULT_BUDGET
-from ..errors import InputError, NothingMatched
-from ..measure.batches import Batch, EvaluationSet
+from ..errors import NothingMatched
 from ..sites import Layout
 from ..sites.patterns import pattern
 from ..specs import parse_names
 from .channel_report import ChannelReport
 from .channels import THRESHOLD, detect
 
-__all__ = ["ActivationCapture", "ChannelOutlierDetector"]
+__all__ = ["ActivationCapture"]
 
 _OPERATORS = ("linear", "layer_norm", "rms_norm", "silu", "gelu", "embedding")
 """what a pattern means: operators whose value is laid out by token and channel"""
@@ -90,53 +87,6 @@ class ActivationCapture:
         return detect(self.captured, threshold=threshold)
 
 
-class ChannelOutlierDetector:
-    """Outlier channels of a model on calibration data.
-
-    Args:
-        model: any module with a stack of blocks; it runs as it is, in training mode if it is in that.
-        calibration_data: an evaluation set, or batches as dicts of tensors.
-        quantile_threshold: the ratio to the median above which a channel is an outlier.
-        layer_patterns: as for `ActivationCapture`.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        calibration_data: EvaluationSet | Iterable[Mapping[str, Any]],
-        quantile_threshold: float = THRESHOLD,
-        *,
-        layer_patterns: str | Iterable[str] | None = None,
-    ) -> None:
-        self.model = model
-        self.calibration_data = calibration_data
-        self.quantile_threshold = quantile_threshold
-        self.layer_patterns = layer_patterns
-        self._activations: ActivationCapture | None = None
-
-    def collect_statistics(self) -> None:
-        """Runs the model over the data; what was collected before is forgotten."""
-        self._activations = self._collect()
-
-    def _collect(self) -> ActivationCapture:
-        activations = ActivationCapture(self.model, self.layer_patterns, threshold=self.quantile_threshold)
-        with activations, torch.no_grad():
-            for inputs in _inputs(self.model, self.calibration_data):
-                self.model(**inputs)
-        if not activations.captured.steps:
-            raise InputError("calibration_data: no batches; expected an evaluation set or dicts of tensors")
-        return activations
-
-    def get_report(self) -> dict[str, Any]:
-        """`summary` and `per_layer`, as plain values; collects first if that was not done."""
-        return self.report().as_json()
-
-    def report(self) -> ChannelReport:
-        """The same with persistence and kinds."""
-        self._activations = self._activations or self._collect()
-        return self._activations.report()
-
-
 def _globs(model: nn.Module, layer_patterns: str | Iterable[str] | None) -> list[str] | None:
     """Patterns of whole paths, from parts of them; each must match."""
     given = parse_names(layer_patterns, what="layer_patterns")
@@ -148,19 +98,3 @@ def _globs(model: nn.Module, layer_patterns: str | Iterable[str] | None) -> list
         if not any(map(pattern(whole), paths)):
             raise NothingMatched(f'layer_patterns: "{text}" matches no module; `noisescope sites` lists them')
     return found
-
-
-def _inputs(model: nn.Module, data: EvaluationSet | Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Keyword arguments of one forward pass after the other, where the model's weights are."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    plain = {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}
-    if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
-        raise InputError(f"calibration_data: got {type(data).__name__}, expected an evaluation set or dicts of tensors")
-    for batch in data:
-        if isinstance(batch, Batch):
-            yield batch.inputs(device)
-        elif isinstance(batch, Mapping):
-            moved = {name: given.to(device) if isinstance(given, Tensor) else given for name, given in batch.items()}
-            yield plain | moved
-        else:
-            raise InputError(f"calibration_data: got {type(batch).__name__} as a batch, expected a dict of tensors")

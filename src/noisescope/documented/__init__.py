@@ -12,10 +12,12 @@ from .levels import (
     operator_level_diagnosis,
     sliding_window_diagnosis,
 )
+from .outlier_channels import ChannelOutlierDetector
 from .planning import assign_precision, generate_mixed_precision_config, plan_hardware_migration
 from .plotting import plot_sensitivity_heatmap
 
 __all__ = [
+    "ChannelOutlierDetector",
     "FaultInjectionTestGenerator",
     "IntegratedDiagnostic",
     "MetricsDashboard",

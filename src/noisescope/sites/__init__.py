@@ -4,7 +4,8 @@ The only room that knows architectures. It reads modules and never changes or ca
 """
 
 from .layout import Layout
+from .linears import is_linear, matrix
 from .selecting import Selector
 from .site import Site
 
-__all__ = ["Layout", "Selector", "Site"]
+__all__ = ["Layout", "Selector", "Site", "is_linear", "matrix"]

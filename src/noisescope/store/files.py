@@ -76,11 +76,12 @@ def make_directory(path: Path) -> Path:
 
 
 @contextmanager
-def atomic_directory(path: Path) -> Iterator[Path]:
+def atomic_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """An empty directory to fill; on a clean exit it becomes path in one step, on an exception it is removed.
 
-    If path appeared meanwhile, the existing one is kept and the new one dropped. An OSError raised while filling
-    counts as a failed write of path. Files get the permissions of the umask, whoever created them.
+    If path is there by then, the existing one is kept and the new one dropped; with replace it is the other way round,
+    and between the two steps of that there is none. An OSError raised while filling counts as a failed write of path.
+    Files get the permissions of the umask, whoever created them.
 
     >>> with atomic_directory(target) as directory:      # doctest: +SKIP
     ...     model.save_pretrained(directory)
@@ -92,7 +93,10 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
             _settle(temporary)
-            _publish(temporary, path)
+            if replace and path.is_dir() and not path.is_symlink():
+                _exchange(temporary, path)
+            else:
+                _publish(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -210,6 +214,19 @@ def _publish(temporary: Path, path: Path) -> None:
             raise
     else:
         _fsync_directory(path.parent)
+
+
+def _exchange(temporary: Path, path: Path) -> None:
+    """The new directory in the place of the old one, which comes back if that fails, and is removed if not."""
+    old = _sibling(path)
+    os.rename(path, old)
+    try:
+        _publish(temporary, path)
+    finally:
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(old, path)
 
 
 def _fsync(path: Path, flags: int) -> None:

@@ -55,6 +55,7 @@ def asked_by(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> di
     (tmp_path / "t.txt").write_text("some text")
     monkeypatch.setattr("noisescope.models.load", lambda *_args, **_more: Loaded())
     monkeypatch.setattr("noisescope.diagnosis.diagnose", run)
+    monkeypatch.setattr("noisescope.smoothing.smooth", run)
     program, *words = shlex.split(command)
     assert program == "noisescope"
     with pytest.raises(Enough):
@@ -79,6 +80,14 @@ def test_every_command_is_taken_at_every_level(level: str, monkeypatch: pytest.M
     closer = [made.closer_to_operator(name) for name in ("gelu", "head")]
     for command in (made.closer_to_channels(), made.closer_to_layers("L6-8"), *closer):
         assert asked_by(command, monkeypatch, tmp_path)["spec"].seed == 7
+
+
+def test_smoothing_takes_what_the_diagnosis_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    options = {"max_length": 12, "batch_size": 3, "calibration_samples": 9, "dtype": "bfloat16", "max_new_tokens": 5}
+    found = asked_by(Commands.naming("a model", "t.txt", options=options).smoothing(), monkeypatch, tmp_path)
+    assert (found["data"], found["max_length"], found["batch_size"]) == ("t.txt", 12, 3)
+    assert Commands.naming(DEFAULT.name, None).smoothing() == "noisescope smooth --output noisescope-smoothed"
+    assert Commands(None).smoothing() == ""
 
 
 def test_what_was_left_as_it_is_is_not_repeated() -> None:

@@ -16,7 +16,8 @@ from families import build, tokens
 from noisescope.capturing import capture
 from noisescope.diagnosis.channel_report import OutlierChannel
 from noisescope.diagnosis.channels import detect
-from noisescope.diagnosis.outlier_names import ActivationCapture, ChannelOutlierDetector
+from noisescope.diagnosis.outlier_names import ActivationCapture
+from noisescope.documented import ChannelOutlierDetector
 from noisescope.errors import InputError, NothingMatched
 from noisescope.measure.batches import Batch, EvaluationSet
 

@@ -38,6 +38,7 @@ SIGNATURES = {
     "ChannelOutlierDetector": "model, calibration_data, quantile_threshold=10.0",
     "ChannelOutlierDetector.collect_statistics": "",
     "ChannelOutlierDetector.get_report": "",
+    "ChannelOutlierDetector.apply_smoothquant_scaling": "alpha=0.5",
     "correlate_layer_and_channel_sensitivity": "windows, outlier_report",
     "validate_metric_correlations": "results",
     "find_critical_threshold": "model, test_data, target_degradation=0.1",
@@ -296,6 +297,20 @@ def test_outlier_channels(llama: tuple[nn.Module, Batches]) -> None:
     assert set(report["summary"]) == {"layers_with_outliers", "total_outlier_channels"}
     assert report["per_layer"]["model.layers.3.mlp.down_proj"] == found["model.layers.3.mlp.down_proj"]
     check_plain(report)
+
+
+def test_smoothquant_is_really_applied() -> None:
+    model, batches = build("llama"), [tokens(rows=4)]
+    before = [parameter.clone() for parameter in model.parameters()]
+    logits = model(**batches[0]).logits.detach()
+    detector = ns.ChannelOutlierDetector(model, batches, 2.0, layer_patterns="mlp.up_proj")
+    outliers = detector.get_report()
+    found = detector.apply_smoothquant_scaling(alpha=0.75)
+    assert found.model is model
+    assert {row.alpha for row in found.groups} == {0.75}
+    assert not all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    assert torch.allclose(model(**batches[0]).logits, logits, rtol=0, atol=1e-4 * float(logits.std()))
+    assert detector.get_report() != outliers
 
 
 def test_curvature() -> None:
