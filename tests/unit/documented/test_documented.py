@@ -59,7 +59,6 @@ SIGNATURES = {
     "FaultInjectionTestGenerator": "report",
     "FaultInjectionTestGenerator.generate_test_cases": "",
     "FaultInjectionTestGenerator.export_to_csv": "cases, path",
-    "ChannelOutlierDetector.apply_smoothquant_scaling": "alpha=0.5",
     "RobustnessMonitor": "baseline",
     "RobustnessMonitor.check_checkpoint": "model, test_data, checkpoint_step",
     "RobustnessMonitor.plot_robustness_trend": "",
