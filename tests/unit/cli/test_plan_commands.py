@@ -157,3 +157,62 @@ def test_planning_imports_no_torch(home: Path, tmp_path: Path) -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
+
+
+# --- number formats -------------------------------------------------------------------------------------------------
+
+SMALL = ["--n-samples", "24", "--n-verified", "8", "--max-length", "12", "--batch-size", "32"]
+
+
+def test_a_precision_plan_with_its_exports(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", "precision", str(there / "out"), *SMALL, "--formats", "int4:group=32,asymmetric int8,bf16"]
+    assert main([*command, "--avg-bits", "6"]) == 0
+    shown = capsys.readouterr().out
+    assert " bits on average: KL " in shown
+    assert "exports  auto-round gptqmodel" in shown
+    assert " not bitsandbytes: " in shown
+    found = sorted(str(path.relative_to("noisescope-precision")) for path in Path("noisescope-precision").rglob("*.*"))
+    assert found[:1] == ["exports/auto-round-layer-config.json"]
+    assert found[-4:] == ["format-map.json", "precision.html", "precision.json", "precision.md"]
+    assert str(there) not in Path("noisescope-precision/precision.json").read_text()
+    assert main([*command, "--avg-bits", "8"]) == 2
+    assert "precision.md: is there already" in capsys.readouterr().err
+    assert main([*command, "--avg-bits", "8", "--overwrite"]) == 0
+
+
+def test_a_minimal_fix(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", "fix", str(there / "out"), *SMALL, "--format", "mxfp4", "--raised", "mxfp6"]
+    assert main([*command, "--max-kl", "9"]) == 0
+    assert "Nothing: all weights in mxfp4 are within 9.00 nats per token." in capsys.readouterr().out
+    assert main([*command, "--max-kl", "1e-9", "--overwrite"]) == 1
+    assert "No: with all weights raised from mxfp4 to mxfp6" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "why"),
+    [
+        (["--avg-bits", "3"], 2, "--avg-bits: got 3, but the fewest with these formats is 4.25; allow more bits"),
+        (["--avg-bits", "0"], 2, "--avg-bits: got 0.0, expected a number > 0"),
+        (["--formats", "mxfp5"], 2, '--formats: unknown format "mxfp5", did you mean "mxfp'),
+        (["--formats", "int4:group=0"], 2, '--formats: int4: got group "0", expected a number of elements'),
+        (["--keep", "*.nothing"], 3, '--keep: "*.nothing" matches no weight'),
+        (["--strategy", "guess"], 2, '--strategy: got "guess", expected one of programme threshold'),
+        (
+            ["--strategy", "threshold", "--formats", "mxfp4,int8"],
+            2,
+            "--formats: the threshold rule needs one of 16 bits",
+        ),
+        (["--n-samples", "3"], 2, "--n-samples: got 3, expected a whole number of at least 16"),
+        (["--model", "GPT2"], 4, "gpt2: is not the model of the report (llama): the weights differ"),
+    ],
+)
+def test_what_cannot_be_planned(
+    there: Path, flags: list[str], code: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = str(planned.MODEL.parent / "gpt2")
+    given = [other if flag == "GPT2" else flag for flag in flags]
+    assert main(["plan", "precision", str(there / "out"), *SMALL, *given]) == code
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"noisescope: {why}")
+    assert shown.err.count("\n") == 1
+    assert not Path("noisescope-precision/precision.json").exists()

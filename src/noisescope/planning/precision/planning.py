@@ -29,7 +29,7 @@ from ...specs.checks import number
 from .choosing import Candidates, Chosen, require_bits
 from .knowing import mapped
 from .plan import PrecisionPlan, Verified, sections
-from .rule import by_threshold
+from .rule import by_threshold, require_sizes
 from .texts import Texts
 
 __all__ = ["FORMATS", "STRATEGIES", "plan_precision"]
@@ -94,6 +94,8 @@ def plan_precision(
             "strategy: the threshold rule needs a report of `diagnose`, for what noise costs in each layer"
         )
     asked = _Asked.of(avg_bits, formats)
+    if strategy == "threshold":
+        require_sizes(asked.formats)
     layout = Layout.of(model, blocks=blocks)
     require_bits(asked.avg_bits, find_weights(layout), asked.formats, keep=tuple(keep))
     texts = Texts.of(

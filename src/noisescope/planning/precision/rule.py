@@ -8,7 +8,7 @@ from ...specs import Layer
 from ..threshold import assign_bits
 from .choosing import Candidates, Chosen
 
-__all__ = ["by_threshold"]
+__all__ = ["by_threshold", "require_sizes"]
 
 _SIZES = (4, 8, 16)
 
@@ -19,6 +19,7 @@ def by_threshold(candidates: Candidates, degradation: Mapping[Layer, float], avg
     Each size has the format of the plan's that is predicted to do least harm. The rule knows of bits without scales: if
     what it chooses takes more with them, or if it refuses the target, what loses least is lowered until it fits.
     """
+    require_sizes(candidates.formats)
     formats = {bits: _best(candidates, bits) for bits in _SIZES}
     places = candidates.known.map.layers
     missing = [layer for layer in places if layer not in degradation]
@@ -58,9 +59,17 @@ def _within(known: Mapping[Layer, float], avg_bits: float, sizes: Mapping[Layer,
         return {layer: 4 if layer in raised else count for layer, count in free.items()}
 
 
+def require_sizes(formats: Sequence[str]) -> None:
+    """Raises if the rule has no format for one of its sizes."""
+    for bits in _SIZES:
+        if not _fitting(formats, bits):
+            raise InputError(f"formats: the threshold rule needs one of {bits} bits beside {' '.join(formats)}")
+
+
+def _fitting(formats: Sequence[str], bits: int) -> list[str]:
+    return [name for name in formats if parse_format(name).grid.bits == bits]
+
+
 def _best(candidates: Candidates, bits: int) -> str:
     """Of the formats with elements of this size, the one of least predicted KL."""
-    fitting: Sequence[str] = [name for name in candidates.formats if parse_format(name).grid.bits == bits]
-    if not fitting:
-        raise InputError(f"formats: the threshold rule needs one of {bits} bits beside {' '.join(candidates.formats)}")
-    return min(fitting, key=lambda name: candidates.uniform(name).kl)
+    return min(_fitting(candidates.formats, bits), key=lambda name: candidates.uniform(name).kl)
