@@ -59,7 +59,6 @@ SIGNATURES = {
     "FaultInjectionTestGenerator": "report",
     "FaultInjectionTestGenerator.generate_test_cases": "",
     "FaultInjectionTestGenerator.export_to_csv": "cases, path",
-    "ChannelOutlierDetector.apply_smoothquant_scaling": "alpha=0.5",
     "RobustnessMonitor": "baseline",
     "RobustnessMonitor.check_checkpoint": "model, test_data, checkpoint_step",
     "RobustnessMonitor.plot_robustness_trend": "",
@@ -68,7 +67,7 @@ SIGNATURES = {
     "AdaptiveAQN.enable_adaptive_noise": "",
 }
 """as documented, without what noisescope adds behind"""
-NOT_YET = ("ChannelOutlierDetector.apply_smoothquant_scaling", "RobustnessMonitor", "AdaptiveAQN")
+NOT_YET = ("RobustnessMonitor", "AdaptiveAQN")
 """names, with what is in them, that may still be missing; once they are there they are held to their arguments"""
 METRICS = ("snr", "sparsity", "gradient_ratio", "mae", "mape", "correlation", "max_error", "kl_divergence")
 PAGE = (Path(__file__).parents[3] / "docs" / "method-names.md").read_text()
