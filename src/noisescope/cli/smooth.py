@@ -2,12 +2,12 @@
 
 $ noisescope smooth -o smoothed
 no model given: using SmolLM2-135M-Instruct
-SmolLM2-135M-Instruct, int8 weights and int8 activations: 111 of 120 groups smoothed
+SmolLM2-135M-Instruct, int8 weights and int8 activations: 112 of 120 groups smoothed
 
-layer  group                                    alpha  outliers         error
-    9  mlp.up_proj -> down_proj                   0.6  102.0x -> 13.7x  5.4% -> 1.4%
+layer  group                                    alpha  outliers       error
+   12  input_layernorm -> q_proj k_proj v_proj    0.8  24.6x -> 2.0x  5.6% -> 1.1%
 ...
-same function: logits moved by at most 7.7e-05 over 512 tokens; they spread by 3.2, and rounding may move ...
+same function: logits moved by at most 8e-05 over 682 tokens; they spread by 3.2, and rounding may move them by 0.0004
 Model: smoothed   open it with AutoModelForCausalLM.from_pretrained("smoothed")
 next: noisescope diagnose smoothed --level channel
 """

@@ -1,10 +1,10 @@
 """Smoothed: what was done to a model, group by group, and the model itself.
 
-SmolLM2-135M-Instruct, int8 weights and int8 activations: 111 of 120 groups smoothed
+SmolLM2-135M-Instruct, int8 weights and int8 activations: 112 of 120 groups smoothed
 
-layer  group                                    alpha  outliers         error
-    9  mlp.up_proj -> down_proj                   0.6  102.0x -> 13.7x  5.4% -> 1.4%
-   12  input_layernorm -> q_proj k_proj v_proj    0.7  27.3x -> 2.9x    5.4% -> 0.9%
+layer  group                                    alpha  outliers       error
+   12  input_layernorm -> q_proj k_proj v_proj    0.8  24.6x -> 2.0x  5.6% -> 1.1%
+   13  input_layernorm -> q_proj k_proj v_proj    0.8  22.1x -> 2.0x  4.7% -> 1.1%
 ...
 """
 
