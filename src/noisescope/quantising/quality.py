@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf, log10
 
 import torch
 from torch import Tensor
 
 from ..keys import Key
-from ..noise.formats import Format, Quality, quality
+from ..noise.formats import Format, Quality, quality, sqnr_db
 from ..specs import Layer
 from .weights import Weight
 
@@ -59,8 +58,7 @@ class Meter:
     def row(self, path: str, layer: Layer, form: Format) -> Row:
         """What was seen."""
         signal, noise, clipped, zeroed, nonzero = self.sums.tolist()
-        sqnr = inf if noise == 0 else 10 * log10(signal / noise) if signal > 0 else -inf
-        found = Quality(sqnr, clipped / self.seen, zeroed / max(1.0, nonzero))
+        found = Quality(sqnr_db(signal, noise), clipped / self.seen, zeroed / max(1.0, nonzero))
         return Row(path, layer, "input", form, found)
 
 

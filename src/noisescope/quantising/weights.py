@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.pytorch_utils import Conv1D
 
 from ..errors import InputError, ModelError, NothingMatched, unknown_name
-from ..sites import Layout
+from ..sites import Layout, is_linear, reduction_axis
 from ..sites.patterns import pattern
 from ..specs import Layer
 
@@ -45,7 +44,7 @@ class Weight:
     @property
     def axis(self) -> int:
         """The axis that its product sums over; for an embedding that of a row."""
-        return 0 if isinstance(self.module, Conv1D) else 1
+        return reduction_axis(self.module)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,9 +73,9 @@ def find_weights(layout: Layout, *, include: Collection[str] = ()) -> dict[str, 
 def _weights(layout: Layout, include: Collection[str]) -> Iterator[Weight]:
     for module, path in layout.paths.items():
         home = layout.home.get(module)
-        if home is not None and _is_linear(module):
+        if home is not None and _can_be_rounded(module):
             yield Weight(path, home, module)
-        elif layout.layer.get(module) == "head" and "head" in include and _is_linear(module):
+        elif layout.layer.get(module) == "head" and "head" in include and _can_be_rounded(module):
             yield Weight(path, "head", module)
         elif "embed" in include and module is _embedding(layout):
             yield Weight(path, "embed", module)
@@ -91,21 +90,18 @@ def _embedding(layout: Layout) -> nn.Module | None:
     return found if isinstance(found, nn.Embedding) else None
 
 
-def _is_linear(module: nn.Module) -> bool:
-    """True for what computes as a linear does, with a matrix of floats."""
-    weight = getattr(module, "weight", None)
-    if not isinstance(module, (nn.Linear, Conv1D)) or not isinstance(weight, nn.Parameter):
-        return False
-    own = type(module).forward in (nn.Linear.forward, Conv1D.forward)
-    return weight.ndim == 2 and weight.is_floating_point() and (own or _computes_as_one(module))
+def _can_be_rounded(module: nn.Module) -> bool:
+    return is_linear(module) and _computes_as_one(module)
 
 
 @torch.no_grad()
 def _computes_as_one(module: nn.Module) -> bool:
-    """Whether a linear with a forward of its own gives what others give."""
+    """Whether a linear gives what others give; seen by a probe where its forward is its own."""
+    if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
+        return True
     weight = module.get_parameter("weight")
     probe = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype, device=weight.device).view(1, 1, -1)
-    plain, own = F.linear(probe, weight, module.bias), module(probe)  # type: ignore[arg-type]
+    plain, own = F.linear(probe, weight, module.bias), module(probe)
     return isinstance(own, Tensor) and own.shape == plain.shape and torch.allclose(own, plain, rtol=1e-2, atol=1e-3)
 
 

@@ -4,8 +4,8 @@ The only room that knows architectures. It reads modules and never changes or ca
 """
 
 from .layout import Layout
-from .linears import is_linear, matrix
+from .linears import is_linear, matrix, reduction_axis
 from .selecting import Selector
 from .site import Site
 
-__all__ = ["Layout", "Selector", "Site", "is_linear", "matrix"]
+__all__ = ["Layout", "Selector", "Site", "is_linear", "matrix", "reduction_axis"]

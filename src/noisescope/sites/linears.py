@@ -6,7 +6,7 @@ Conv1D of GPT-2             inputs x outputs
 
 from torch import Tensor, nn
 
-__all__ = ["is_linear", "matrix"]
+__all__ = ["is_linear", "matrix", "reduction_axis"]
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -22,6 +22,11 @@ def matrix(module: nn.Module) -> Tensor:
     weight = module._parameters["weight"]
     assert weight is not None, "only for what is_linear"
     return weight.T if _is_stored_by_inputs(module) else weight
+
+
+def reduction_axis(module: nn.Module) -> int:
+    """The axis of the weight that the product sums over: that of the inputs."""
+    return 0 if _is_stored_by_inputs(module) else 1
 
 
 def _is_stored_by_inputs(module: nn.Module) -> bool:

@@ -6,7 +6,7 @@ A registry that gets another (`operators.register`, `noise.register`) adds its n
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["ERROR_TYPES", "FORMATS", "GROUPS", "OPERATORS", "SHARES", "know"]
+__all__ = ["ERROR_TYPES", "FORMATS", "GROUPS", "OPERATORS", "PLANNED", "SHARES", "STRATEGIES", "know"]
 
 OPERATORS: list[str] = [
     "linear",
@@ -27,6 +27,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """one word for several operators"""
 FORMATS = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "mxfp8", "mxfp6", "mxfp4", "nvfp4")
 """number formats, which are error types too"""
+PLANNED = ("mxfp4", "nvfp4", "mxfp6", "mxfp8", "int8", "bf16")
+"""what a precision plan chooses from, unless others are named"""
+STRATEGIES = ("programme", "threshold")
+"""of a precision plan"""
 ERROR_TYPES: list[str] = [
     "relative_gaussian",
     "absolute_gaussian",

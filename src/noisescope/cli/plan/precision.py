@@ -14,6 +14,7 @@ import typer
 
 from ...errors import InputError, printable
 from ...report.precision import FILES
+from ...specs import known
 from ...specs.checks import Check, number, optional, text, whole
 from ..bars import bars
 from ..flags import checked_flags, flag, flags_named
@@ -26,8 +27,6 @@ from .subject_model import load_subject
 __all__ = ["MAP_FILE", "precision"]
 
 MAP_FILE, EXPORTS = "format-map.json", "exports"
-FORMATS = "mxfp4,nvfp4,mxfp6,mxfp8,int8,bf16"
-STRATEGIES = ("programme", "threshold")
 _CHECKS: dict[str, Check] = {
     "avg_bits": number(above=0, most=32.0),
     "n_samples": whole(16),
@@ -42,7 +41,7 @@ def precision(
     avg_bits: Annotated[float, typer.Option(help="Bits of a weight on average, scales counted, at most.")] = 6.0,
     formats: Annotated[
         str, typer.Option(help="To choose from, with commas or blanks between; int4:group=32 has options.")
-    ] = FORMATS,
+    ] = ",".join(known.PLANNED),
     keep: Annotated[
         list[str] | None,
         typer.Option(help="Modules that stay in 16 bit: a glob or re:... of paths; may be repeated."),
@@ -68,8 +67,8 @@ def precision(
     checked_flags(context, _CHECKS)
     home = Path(output)
     refuse_files(home, FILES.values(), overwrite=overwrite)
-    if strategy not in STRATEGIES:
-        raise InputError(f'--strategy: got "{strategy}", expected one of {" ".join(STRATEGIES)}')
+    if strategy not in known.STRATEGIES:
+        raise InputError(f'--strategy: got "{strategy}", expected one of {" ".join(known.STRATEGIES)}')
     with interruptible(), flags_named(("avg_bits", "formats", "keep", "strategy", "data", "max_length"), context):
         names = flag("--formats", split_formats, formats)
         subject = Subject.open(report, model=model, data=data)

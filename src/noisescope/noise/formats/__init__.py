@@ -5,7 +5,7 @@ element to its grid (`grids`). `quality` says how well that went; `rounding` mak
 """
 
 from .format import FORMATS, Format, parse_format
-from .quality import Quality, quality
+from .quality import Quality, quality, sqnr_db
 from .rounding import NumberFormat, format_noise
 
-__all__ = ["FORMATS", "Format", "NumberFormat", "Quality", "format_noise", "parse_format", "quality"]
+__all__ = ["FORMATS", "Format", "NumberFormat", "Quality", "format_noise", "parse_format", "quality", "sqnr_db"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from ...keys import Key
 from .format import Format
 
-__all__ = ["Quality", "quality"]
+__all__ = ["Quality", "quality", "sqnr_db"]
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,14 @@ def quality(form: Format, value: Tensor, *, axis: int = -1, key: Key | None = No
     signal = float(wide.square().sum())
     zeroed = (rounded == 0) & (wide != 0)
     return Quality(
-        _decibels(signal, noise),
+        sqnr_db(signal, noise),
         form.clipped_share(value, axis=axis),
         float(zeroed.sum()) / max(1, int(torch.count_nonzero(wide))),
     )
 
 
-def _decibels(signal: float, noise: float) -> float:
+def sqnr_db(signal: float, noise: float) -> float:
+    """Of sums of squares; infinite either way where one of them is nothing or not a number of use."""
     if noise == 0:
         return inf
     return 10 * log10(signal / noise) if signal > 0 and noise < inf else -inf

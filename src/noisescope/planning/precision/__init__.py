@@ -5,6 +5,6 @@ it what `programme` solves, `rule` is the documented threshold rule; `planning` 
 """
 
 from .plan import PrecisionPlan
-from .planning import FORMATS, STRATEGIES, plan_precision
+from .planning import plan_precision
 
-__all__ = ["FORMATS", "STRATEGIES", "PrecisionPlan", "plan_precision"]
+__all__ = ["PrecisionPlan", "plan_precision"]

@@ -155,6 +155,7 @@ def _map(candidates: Candidates) -> dict[str, Any]:
                 "format": cell.format,
                 "predicted": cell.predicted.as_json(),
                 "measured": cell.measured.as_json(),
+                "off": cell.off,
             }
             for cell in known.cells
         ],

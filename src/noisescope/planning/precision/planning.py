@@ -25,6 +25,7 @@ from ...quantising.format_map import FormatMap
 from ...quantising.weights import find_weights, matching
 from ...sites import Layout
 from ...specs import Layer
+from ...specs import known as known_names
 from ...specs.checks import number
 from .choosing import Candidates, Chosen, require_bits
 from .knowing import mapped
@@ -32,11 +33,7 @@ from .plan import PrecisionPlan, Verified, sections
 from .rule import by_threshold, require_sizes
 from .texts import Texts
 
-__all__ = ["FORMATS", "STRATEGIES", "plan_precision"]
-
-FORMATS = ("mxfp4", "nvfp4", "mxfp6", "mxfp8", "int8", "bf16")
-"""what a weight may be in, unless others are named"""
-STRATEGIES = ("programme", "threshold")
+__all__ = ["plan_precision"]
 
 
 @torch.inference_mode(False)
@@ -45,7 +42,7 @@ def plan_precision(
     data: object = None,
     *,
     avg_bits: float = 6.0,
-    formats: Collection[str] = FORMATS,
+    formats: Collection[str] = known_names.PLANNED,
     keep: Collection[str] = (),
     strategy: str = "programme",
     degradation: Mapping[Layer, float] | None = None,
@@ -87,8 +84,8 @@ def plan_precision(
         progress: told how far the run is.
     """
     accept(model)
-    if strategy not in STRATEGIES:
-        raise InputError(f'strategy: got "{strategy}", expected one of {" ".join(STRATEGIES)}')
+    if strategy not in known_names.STRATEGIES:
+        raise InputError(f'strategy: got "{strategy}", expected one of {" ".join(known_names.STRATEGIES)}')
     if strategy == "threshold" and degradation is None:
         raise InputError(
             "strategy: the threshold rule needs a report of `diagnose`, for what noise costs in each layer"

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ..figures import Interval, number, plural, share
 from ..layers import label
@@ -62,15 +62,10 @@ def remarks(sections: Sections) -> list[str]:
     found = []
     if gap := sections["plan"]["gap"]:
         found.append(f"The time for the programme ended with a proven gap of {share(gap)}.")
-    far = [row for row in sections["map"]["checks"] if _off(row)]
+    far = [row for row in sections["map"]["checks"] if row["off"]]
     found += [
         f"{label(row['layer'])} in {row['format']}: predicted {Interval.of(row['predicted'])}, measured "
         f"{Interval.of(row['measured'])}."
         for row in far
     ]
     return found
-
-
-def _off(row: Mapping[str, Any]) -> bool:
-    predicted, measured = Interval.of(row["predicted"]), Interval.of(row["measured"])
-    return not measured.finite or predicted.low > 1.5 * measured.high or predicted.high * 1.5 < measured.low
