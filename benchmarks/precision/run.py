@@ -6,11 +6,12 @@ Three disjoint parts of the built-in text: `rows` for the map, some for single l
 
 formats  every layer in each of eight formats by itself, run; Spearman over layers and the median of predicted/measured,
          for the map and for the diagonal estimate that other tools use. Thirty random mixtures over all layers.
-plans    at 4.5, 5 and 6 bits, scales counted: the plan, the best single format within the bits, the threshold rule,
-         the plan that the diagonal estimate makes, ten random plans. All choose from the same formats (round to
-         nearest, the same blocks), groups that are stored together have one format.
+plans    at 4.5, 5 and 6 bits, scales counted: the plan, the programme's choice before it was refined, the best single
+         format within the bits, the threshold rule, the plan that the diagonal estimate makes, ten random plans. All
+         choose from the same formats (round to nearest, the same blocks), groups that are stored together have one
+         format. `more` is by how much each of them is above the plan, as a share, row by row of the text.
 
-Results go to results.json, one entry a model.
+Results go to results.json, one entry a model. `--rows` is for the map; a plan is refined on 128 of them.
 """
 
 import argparse
@@ -28,10 +29,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import noisescope as ns
 from noisescope.diagnosis.accepting import data_for
 from noisescope.measure.batches import EvaluationSet
+from noisescope.measure.comparing import Comparison
+from noisescope.measure.intervals import ratio
 from noisescope.planning.degradation import degradation_of
 from noisescope.planning.precision.choosing import Candidates, Chosen
+from noisescope.planning.precision.refining import refine
 from noisescope.planning.precision.rule import by_threshold
-from noisescope.planning.precision.texts import _part
+from noisescope.planning.precision.texts import REFINED, part
 from noisescope.points import Bench
 from noisescope.quantising.checking import CheckedFormats, check_formats, measure
 from noisescope.quantising.mapping import map_formats
@@ -69,7 +73,7 @@ def texts(model: Any, tokenizer: Any, rows: int, *, layers: int, plans: int) -> 
     for chosen in np.split(order, [rows, rows + layers]):
         taken = np.zeros(data.rows, dtype=bool)
         taken[chosen] = True
-        parts.append(_part(data, taken, 16))
+        parts.append(part(data, taken, 16))
     return Texts(*parts)
 
 
@@ -148,37 +152,53 @@ def random_plan(candidates: Candidates, target: float, draw: np.random.Generator
     return made()
 
 
-def plans(known: Any, checked: CheckedFormats, bench: Bench, degradation: Any) -> dict[str, Any]:
+@dataclass
+class Row:
+    """A plan that was run on the text for plans."""
+
+    chosen: Chosen
+    ran: Comparison
+
+    def as_json(self, plan: "Row") -> dict[str, Any]:
+        found = {"bits": self.chosen.bits, "predicted_kl": self.chosen.kl, "kl": self.ran.kl.as_json()}
+        if self is plan:
+            return found
+        mine, best = self.ran.noisy.kl_nats, plan.ran.noisy.kl_nats
+        same = self.chosen.formats == plan.chosen.formats
+        return {**found, "same_as_plan": same, "more": ratio(mine - best, best).as_json()}
+
+
+def plans(checked: CheckedFormats, bench: Bench, refining: Bench, degradation: Any) -> dict[str, Any]:
     candidates, draw = Candidates(checked, PLANNED), np.random.default_rng(2)
-    of_diagonal = Candidates(Diagonal(known, ()), PLANNED)
-    singles = {name: candidates.uniform(name) for name in PLANNED}
-    run = {name: measure(bench, one.formats) for name, one in singles.items() if one.bits <= max(TARGETS)}
+    of_diagonal = Candidates(Diagonal(checked.map, ()), PLANNED)
+
+    def ran(chosen: Chosen) -> Row:
+        return Row(chosen, bench.compare(ns.quantised(bench.model, chosen.formats, layout=bench.layout)))
+
+    singles = {f"all {name}": candidates.uniform(name) for name in PLANNED}
+    run = {name: ran(one) for name, one in singles.items() if one.bits <= max(TARGETS)}
     found = {}
     for target in TARGETS:
         start = time.process_time()
-        plan = candidates.best(target)
+        alone = candidates.best(target)
         took = time.process_time() - start
-        within = {name: run[name] for name in run if singles[name].bits <= target}
-        best = min(within, key=lambda name: within[name].value)
-        rows = {"plan": (plan, measure(bench, plan.formats)), f"all {best}": (singles[best], within[best])}
+        steps = refine(candidates, alone, target, refining)
+        single = min((n for n in run if singles[n].bits <= target), key=lambda name: run[name].ran.kl.value)
+        rows = {"plan": ran(steps.chosen), "by the map alone": ran(alone), single: run[single]}
         if degradation is not None:
-            ruled = by_threshold(candidates, degradation, target)
-            rows["threshold rule"] = (ruled, measure(bench, ruled.formats))
-        other = candidates.given(of_diagonal.best(target).formats)
-        rows["diagonal plan"] = (other, measure(bench, other.formats))
-        for number in range(RANDOM):
-            one = random_plan(candidates, target, draw)
-            rows[f"random {number}"] = (one, measure(bench, one.formats))
+            rows["threshold rule"] = ran(by_threshold(candidates, degradation, target))
+        rows["diagonal plan"] = ran(candidates.given(of_diagonal.best(target).formats))
+        rows |= {f"random {number}": ran(random_plan(candidates, target, draw)) for number in range(RANDOM)}
         found[f"{target:g}"] = {
             "solve_cpu_s": took,
-            "gap": plan.gap,
-            "rows": {
-                name: {"bits": one.bits, "predicted_kl": one.kl, "kl": kl.as_json()} for name, (one, kl) in rows.items()
-            },
-            "least": min(rows, key=lambda name: rows[name][1].value),
+            "gap": alone.gap,
+            "steps": [[step.changed, step.predicted, step.measured.value, step.taken] for step in steps.steps],
+            "refining_passes": steps.cost,
+            "rows": {name: row.as_json(rows["plan"]) for name, row in rows.items()},
+            "least": min(rows, key=lambda name: rows[name].ran.kl.value),
         }
-        told = ", ".join(f"{name} {kl.value:.4g}" for name, (_, kl) in rows.items() if not name.startswith("random"))
-        others = min(kl.value for name, (_, kl) in rows.items() if name.startswith("random"))
+        told = ", ".join(f"{n} {row.ran.kl.value:.4g}" for n, row in rows.items() if not n.startswith("random"))
+        others = min(row.ran.kl.value for n, row in rows.items() if n.startswith("random"))
         print(f"  {target:g} bits: {told}, best random {others:.4g}", flush=True)
     return found
 
@@ -198,7 +218,8 @@ def run(name: str, rows: int, only: str | None) -> dict[str, Any]:
         checked = check_formats(known, bench, PLANNED)
         found["second_order_failed"] = list(checked.failed)
         report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50, spec=ns.DiagnosisSpec(level="layer"))
-        found["plans"] = plans(known, checked, Bench(model, parts.plans), degradation_of(report))
+        refined = part(parts.mapped, np.arange(parts.mapped.rows) < REFINED, 16)
+        found["plans"] = plans(checked, Bench(model, parts.plans), Bench(model, refined), degradation_of(report))
     return found
 
 
@@ -208,10 +229,10 @@ def main() -> None:
     asked.add_argument("--rows", type=int)
     asked.add_argument("--only", choices=["formats", "plans"])
     given = asked.parse_args()
-    torch.set_num_threads(2)
     file = HERE / "results.json"
     for name in ("llama", "gpt2", "default") if given.model == "all" else (given.model,):
-        rows = given.rows or (512 if name == "default" else 1024)
+        torch.set_num_threads(2 if name == "default" else 1)  # small models are no faster with two
+        rows = given.rows or (512 if name == "default" else 3072)
         found = run(name, rows, given.only)
         results = json.loads(file.read_text()) if file.exists() else {}
         results[name] = {**results.get(name, {}), **found}

@@ -23,7 +23,7 @@ from ..errors import InputError
 from .batches import Batch
 from .divergence import Buffers, home_of, kl_of_shifted, rows_at_once, shift_
 
-__all__ = ["RowScores", "first_bad_row", "score", "select"]
+__all__ = ["RowScores", "first_bad_row", "kl_gradient", "score", "select"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,19 @@ def select(logits: Tensor, batch: Batch) -> Tensor:
     """The logits of the predicted positions, predicted tokens x vocabulary, in their own dtype: a copy, to be kept."""
     places = _places(logits, batch)
     return logits.detach().flatten(0, 1).index_select(0, places.to(logits.device))
+
+
+@torch.no_grad()
+def kl_gradient(logits: Tensor, batch: Batch, clean_logits: Tensor) -> Tensor:
+    """The gradient, by the logits, of the KL that `score` gives, summed over a batch: q - p at predicted positions."""
+    places = _places(logits, batch)
+    found, flat = torch.zeros_like(logits), logits.flatten(0, 1)
+    step = rows_at_once(logits.shape[-1])
+    for first in range(0, len(places), step):
+        some = places[first : first + step].to(logits.device)
+        noisy, clean = flat[some], clean_logits[first : first + step].to(logits.device)
+        found.flatten(0, 1)[some] = (noisy.double().softmax(-1) - clean.double().softmax(-1)).to(found.dtype)
+    return found
 
 
 def first_bad_row(logits: Tensor, batch: Batch | None = None) -> int | None:

@@ -1,8 +1,8 @@
-"""What number formats do to a model: computed in them (`emulating`), foretold for all at once (`effects`).
+"""What number formats do to a model: computed in them (`emulating`), foretold for all at once (`mapping`).
 
 The way of a question: `weights` finds what can get a format, `schemes` says which, `emulating` lets the model compute
-in it, `effects` foretells the KL of every format at every weight from one pass of gradients, and `checking` runs some
-of them to see whether that is true.
+in it, `mapping` foretells the KL of every format at every weight from one pass of gradients (`gathering`), `checking`
+runs some of them to see whether that is true, and `slopes` asks the same of a model that computes in formats already.
 """
 
 from .emulating import Quantised, assign, quantised

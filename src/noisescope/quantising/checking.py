@@ -7,7 +7,7 @@ granted, the second order has failed for that format: all its layers are measure
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, nan
+from math import inf, isfinite, nan
 
 import numpy as np
 
@@ -37,8 +37,15 @@ class Cell:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured."""
+        """Predicted over measured; not a number where nothing was measured."""
         return self.predicted.value / self.measured.value if self.measured.value else nan
+
+    @property
+    def correction(self) -> float:
+        """Measured over predicted: what the prediction is multiplied with where it cannot be trusted."""
+        if not 0 < self.measured.value < inf:
+            return self.measured.value
+        return self.measured.value / self.predicted.value if self.predicted.value else inf
 
     @property
     def off(self) -> bool:
@@ -66,8 +73,9 @@ class CheckedFormats:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured, in the median of the cells that were run first."""
-        return float(np.median([cell.ratio for cell in self.cells])) if self.cells else nan
+        """Predicted over measured, in the median of the cells that were run first and changed anything."""
+        found = [cell.ratio for cell in self.cells if isfinite(cell.ratio)]
+        return float(np.median(found)) if found else nan
 
     @property
     def agreement(self) -> Estimate:
@@ -76,9 +84,9 @@ class CheckedFormats:
         return rank_correlations(*pairs.T, key=Key(0, "checked formats"))[0]
 
     def cost(self, paths: Iterable[str], layer: Layer, name: str) -> float:
-        """The KL of weights of one layer in one format, as it stands."""
-        found = self.map.together(dict.fromkeys(paths, name)).value
-        return found * self.corrections.get((layer, name), 1.0)
+        """The KL of weights of one layer in one format, as it stands; infinite where the numbers end."""
+        found = self.map.together(dict.fromkeys(paths, name)).value * self.corrections.get((layer, name), 1.0)
+        return found if isfinite(found) else inf
 
 
 def check_formats(
@@ -94,14 +102,14 @@ def check_formats(
     kept = frozenset(keep)
     layers = {layer: [path for path in paths if path not in kept] for layer, paths in found.layers.items()}
     layers = {layer: paths for layer, paths in layers.items() if paths}
-    checking = _Checking(found, bench, layers, progress or (lambda: None))
-    cells = [checking.cell(layer, name) for name in formats for layer in checking.chosen(name, seed)]
+    checking = _Checking(found, bench, layers, seed, progress or (lambda: None))
+    cells = [checking.cell(layer, name) for name in formats for layer in checking.chosen(name)]
     corrections: dict[tuple[Layer, str], float] = {}
     for name in dict.fromkeys(cell.format for cell in cells if cell.off):
         known = {cell.layer: cell for cell in cells if cell.format == name}
         for layer in layers:
             cell = known[layer] if layer in known else checking.cell(layer, name)
-            corrections[layer, name] = 1.0 / cell.ratio if cell.ratio else inf
+            corrections[layer, name] = cell.correction
     return CheckedFormats(found, cells, corrections)
 
 
@@ -110,18 +118,20 @@ class _Checking:
     map: FormatMap
     bench: Bench
     layers: Mapping[Layer, Sequence[str]]
+    seed: int
     progress: Callable[[], None]
 
-    def chosen(self, name: str, seed: int) -> list[Layer]:
+    def chosen(self, name: str) -> list[Layer]:
         """The layer of the largest predicted KL, and another."""
         worst = max(self.layers, key=lambda layer: self._predicted(layer, name).value)
         others = [layer for layer in self.layers if layer != worst]
-        draw = Key(seed, f"checked#{name}").digest
+        draw = Key(self.seed, f"checked#{name}").digest
         return [worst, *([others[draw % len(others)]] if others else [])]
 
     def cell(self, layer: Layer, name: str) -> Cell:
         choice = dict.fromkeys(self.layers[layer], name)
-        measured = measure(self.bench, choice, start=layer if isinstance(layer, int) else 0)
+        start = layer if isinstance(layer, int) else 0
+        measured = measure(self.bench, choice, start=start, seed=self.seed)
         self.progress()
         return Cell(layer, name, self._predicted(layer, name), measured)
 
@@ -129,13 +139,14 @@ class _Checking:
         return self.map.together(dict.fromkeys(self.layers[layer], name))
 
 
-def measure(bench: Bench, choice: Mapping[str, str], *, start: int = 0) -> Estimate:
+def measure(bench: Bench, choice: Mapping[str, str], *, start: int = 0, seed: int = 0) -> Estimate:
     """The KL of a choice of formats, by running it; infinite where the output is not finite."""
     if not choice:
         return Estimate(0.0, 0.0, 0.0, 0.0, bench.data.rows)
     include = [name for name in ("head",) if any(layer == name for layer in _outside(bench, choice))]
     try:
-        return bench.compare(quantised(bench.model, choice, layout=bench.layout, include=include), start=start).kl
+        emulation = quantised(bench.model, choice, layout=bench.layout, include=include, seed=seed)
+        return bench.compare(emulation, start=start).kl
     except NonFinite:
         return Estimate(inf, inf, inf, inf, bench.data.rows)
 

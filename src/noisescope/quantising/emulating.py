@@ -103,6 +103,11 @@ class Quantised:
         self._open.close()
 
     @property
+    def rounded(self) -> Mapping[str, Tensor]:
+        """Path -> the matrix that is multiplied with, while the block lasts."""
+        return self._rounded
+
+    @property
     def rows(self) -> list[Row]:
         """What became of each weight, and of the activations that were seen."""
         found = []

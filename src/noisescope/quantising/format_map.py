@@ -84,6 +84,10 @@ class FormatMap:
             squares += np.square(self.of({path: choice[path] for path in paths}))
         return self._kl(squares)
 
+    def apart(self, paths: Collection[str], one: str, other: str) -> float:
+        """The KL of weights that are off by the difference of two formats."""
+        return self._kl(np.square(self.of(self.uniform(one, paths)) - self.of(self.uniform(other, paths)))).value
+
     def without_cross_terms(self, choice: Mapping[str, str]) -> Estimate:
         """The diagonal estimate, which other tools use."""
         if self.diagonal is None:

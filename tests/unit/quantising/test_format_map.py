@@ -78,7 +78,7 @@ def test_what_is_cached_and_how_much_is_held_at_once_changes_nothing(monkeypatch
     model, batches = families.build("gpt2"), [padded(), padded(4)]
     whole = map_formats(model, batches, FORMATS, diagonal=True)
     without = map_formats(model, batches, FORMATS, diagonal=True, cache_bytes=0)
-    monkeypatch.setattr("noisescope.quantising.mapping.AT_ONCE", 300)
+    monkeypatch.setattr("noisescope.quantising.gathering.AT_ONCE", 300)
     parts = map_formats(model, batches, FORMATS, diagonal=True)
     assert np.array_equal(whole.projections, without.projections)
     assert np.allclose(whole.projections, parts.projections, rtol=1e-3, atol=1e-7)

@@ -13,7 +13,7 @@ from ...errors import InputError
 from ...noise.formats import parse_format
 from ...quantising.checking import CheckedFormats
 from ...quantising.weights import Weight, matching
-from .programme import GAP, Option, Solution, solve
+from .programme import GAP, Near, Option, Solution, solve
 
 __all__ = ["KEPT_BITS", "Candidates", "Chosen", "Point", "require_bits"]
 
@@ -90,7 +90,11 @@ class Candidates:
 
     def best(self, avg_bits: float) -> Chosen:
         """The least predicted KL within so many bits."""
-        return self._chosen(solve(self.options, most_bits=avg_bits * self._weights - self._kept_bits))
+        return self.solved(self.options, avg_bits)
+
+    def solved(self, options: Mapping[str, Sequence[Option]], avg_bits: float, *, near: Near | None = None) -> Chosen:
+        """What costs least within so many bits, if groups cost what these options say."""
+        return self._chosen(solve(options, most_bits=avg_bits * self._weights - self._kept_bits, near=near))
 
     def uniform(self, name: str) -> Chosen:
         """One format for all that is not kept."""

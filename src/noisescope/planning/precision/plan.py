@@ -10,6 +10,7 @@ from ...errors import InputError
 from ...measure.intervals import Estimate
 from ...report.precision import render_precision, save_precision, screen_lines
 from .choosing import Candidates, Chosen
+from .refining import Refined
 from .texts import Texts
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def sections(
     rows: Sequence[Verified],
     texts: Texts,
     *,
+    refined: Refined | None,
     subject: Mapping[str, Any],
     asked: Mapping[str, Any],
     cost: float,
@@ -121,6 +123,7 @@ def sections(
             for name in candidates.formats
             for one in [candidates.uniform(name)]
         ],
+        "refined": None if refined is None else _refined(refined, texts),
         "map": _map(candidates),
         "cost": cost,
     }
@@ -139,6 +142,22 @@ def _weight(place: Any, candidates: Candidates, chosen: Chosen) -> dict[str, Any
         "predicted_kl": {
             form: candidates.known.map.together({place.path: form}).as_json() for form in candidates.formats
         },
+    }
+
+
+def _refined(found: Refined, texts: Texts) -> dict[str, Any]:
+    return {
+        "rows": texts.refined.rows,
+        "from": found.start.as_json(),
+        "steps": [
+            {
+                "changed": step.changed,
+                "predicted": step.predicted,
+                "kl": step.measured.as_json(),
+                "taken": step.taken,
+            }
+            for step in found.steps
+        ],
     }
 
 

@@ -30,6 +30,7 @@ from ...specs.checks import number
 from .choosing import Candidates, Chosen, require_bits
 from .knowing import mapped
 from .plan import PrecisionPlan, Verified, sections
+from .refining import RUNS, Refined, refine
 from .rule import by_threshold, require_sizes
 from .texts import Texts
 
@@ -49,6 +50,7 @@ def plan_precision(
     tokenizer: Any = None,
     n_samples: int = 384,
     n_verified: int = 96,
+    refined: bool = True,
     batch_size: int = 16,
     max_length: int | None = None,
     seed: int = 0,
@@ -60,9 +62,10 @@ def plan_precision(
     """A format for each weight of the blocks: the least KL within so many bits on average, scales counted.
 
     The effect of every format at every weight comes from one pass of gradients (`quantising.mapping`), some of it is
-    checked by running, an integer programme chooses, and what it chose is run on text that was not used before: beside
-    single formats within the same bits, and beside the threshold rule if `degradation` is given. Head and embedding
-    keep their precision. The model is left bit-identical.
+    checked by running, an integer programme chooses, small steps that are run one by one make that better (`refining`),
+    and the plan is run on text that was not used before: beside single formats within the same bits, beside the plan
+    before its steps, and beside the threshold rule if `degradation` is given. Head and embedding keep their precision.
+    The model is left bit-identical.
 
     Args:
         model: a causal language model in 16 or 32 bit, in eval mode.
@@ -75,6 +78,7 @@ def plan_precision(
         tokenizer: needed where data is text.
         n_samples: rows for the map. Its relative error is sqrt(2 / rows).
         n_verified: rows to verify on.
+        refined: whether the programme's choice is made better by steps; False takes it as it is.
         batch_size: rows that run together.
         max_length: tokens of a row.
         seed: of rows, labels and checks.
@@ -109,12 +113,15 @@ def plan_precision(
     run = _Run(model, layout, texts, asked, tuple(keep), seed, progress)
     checked = run.check(known)
     candidates = Candidates(checked, asked.formats, keep=run.keep)
-    best = candidates.best(asked.avg_bits)
+    alone = candidates.best(asked.avg_bits)
+    steps = run.refine(candidates, alone) if refined else None
+    best = alone if steps is None else steps.chosen
     ruled = None
     with suppress(InputError) if strategy == "programme" else nullcontext():  # the rule needs three sizes of formats
         ruled = by_threshold(candidates, degradation, asked.avg_bits) if degradation is not None else None
     chosen = best if ruled is None or strategy == "programme" else ruled
-    rows = run.verify(candidates, chosen, {"programme": best, "threshold rule": ruled})
+    others = {"programme": best, "by the map alone": None if steps is None or best is alone else alone}
+    rows = run.verify(candidates, chosen, {**others, "threshold rule": ruled})
     weights = fingerprint_model(model)
     return PrecisionPlan(
         sections(
@@ -122,6 +129,7 @@ def plan_precision(
             chosen,
             rows,
             run.texts,
+            refined=steps,
             subject={"model": name or type(model).__name__, "fingerprint": weights},
             asked={
                 "avg_bits": asked.avg_bits,
@@ -130,7 +138,7 @@ def plan_precision(
                 "strategy": strategy,
                 "seed": seed,
             },
-            cost=run.cost(known),
+            cost=run.cost(known, steps),
         )
     )
 
@@ -169,6 +177,7 @@ class _Run:
     ) -> None:
         self.texts, self.asked, self.keep, self.seed, self.progress = texts, asked, keep, seed, progress
         self._checking = Bench(model, texts.checked, layout=layout)
+        self._refining = Bench(model, texts.refined, layout=layout)
         self._verifying = Bench(model, texts.held_out, layout=layout)
 
     def check(self, known: FormatMap) -> CheckedFormats:
@@ -176,6 +185,11 @@ class _Run:
         kept = matching(self.keep, [place.path for place in known.places], what="keep")
         tick = self.progress("checks", 2 * len(self.asked.formats))
         return check_formats(known, self._checking, self.asked.formats, seed=self.seed, keep=kept, progress=tick)
+
+    def refine(self, candidates: Candidates, chosen: Chosen) -> Refined:
+        """The choice, made better in steps."""
+        tick = self.progress("steps", RUNS)
+        return refine(candidates, chosen, self.asked.avg_bits, self._refining, seed=self.seed, progress=tick)
 
     def verify(self, candidates: Candidates, chosen: Chosen, others: Mapping[str, Chosen | None]) -> list[Verified]:
         """The plan, single formats and the other strategies, on text that was not used before."""
@@ -185,15 +199,17 @@ class _Run:
         single = {name: candidates.uniform(name) for name in self.asked.formats}
         rows |= {f"all {name}": one for name, one in single.items() if one.bits <= self.asked.avg_bits * (1 + 1e-9)}
         tick = self.progress("verifying", len(rows))
-        return [_measured(label, one, self._verifying, tick) for label, one in rows.items()]
+        return [self._verified(label, one, tick) for label, one in rows.items()]
 
-    def cost(self, known: FormatMap) -> float:
+    def _verified(self, label: str, chosen: Chosen, tick: Callable[[], None]) -> Verified:
+        found = Verified(label, chosen.bits, chosen.kl, measure(self._verifying, chosen.formats, seed=self.seed))
+        tick()
+        return found
+
+    def cost(self, known: FormatMap, refined: Refined | None) -> float:
         """Forward-pass equivalents, in passes over the rows of the map."""
-        blocks = sum(bench.cost * bench.data.tokens for bench in (self._checking, self._verifying))
-        return known.cost + blocks / self.texts.mapped.tokens
-
-
-def _measured(label: str, chosen: Chosen, bench: Bench, tick: Callable[[], None]) -> Verified:
-    found = Verified(label, chosen.bits, chosen.kl, measure(bench, chosen.formats))
-    tick()
-    return found
+        benches = (self._checking, self._refining, self._verifying)
+        tokens = sum(bench.cost * bench.data.tokens for bench in benches)
+        if refined is not None:
+            tokens += refined.cost * self._refining.data.tokens
+        return known.cost + tokens / self.texts.mapped.tokens

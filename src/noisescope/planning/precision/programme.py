@@ -3,6 +3,7 @@
     minimise    sum over groups of cost[group, its format]
     subject to  sum over groups of bits[group, its format] <= average bits x weights,
                 one format a group
+                (optionally) at most so many groups other than in a given choice
 
 solved to a proven gap of 1e-4 by HiGHS, as scipy has it: the choice is the best there is, to a ten-thousandth.
 """
@@ -14,8 +15,9 @@ from math import inf
 import numpy as np
 
 from ...errors import InputError
+from .quiet import quiet
 
-__all__ = ["GAP", "Option", "Solution", "solve"]
+__all__ = ["GAP", "Near", "Option", "Solution", "solve"]
 
 GAP = 1e-4
 SECONDS = 60.0
@@ -34,6 +36,15 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Near:
+    """A limit: at most so many groups may differ from a choice."""
+
+    choice: Mapping[str, str]
+    """group -> format"""
+    changes: int
+
+
+@dataclass(frozen=True)
 class Solution:
     """A choice of formats."""
 
@@ -45,13 +56,13 @@ class Solution:
     """share by which the cost may be above the least there is"""
 
 
-def solve(options: Mapping[str, Sequence[Option]], *, most_bits: float) -> Solution:
+def solve(options: Mapping[str, Sequence[Option]], *, most_bits: float, near: Near | None = None) -> Solution:
     """The options of least cost within so many bits; an error says how few there can be."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    listed = [(group, option) for group, given in options.items() for option in _undominated(given)]
-    fewest = sum(min(option.bits for option in given) for given in options.values())
+    listed = [(group, option) for group, given in options.items() for option in _worth(given, group, near)]
+    fewest = sum(min((option.bits for option in given), default=inf) for given in options.values())
     if fewest > most_bits * (1 + 1e-12):
         raise InputError(f"got {most_bits:g} bits in all, but these formats need {fewest:g}")
     cost = np.array([option.cost for _, option in listed])
@@ -59,17 +70,19 @@ def solve(options: Mapping[str, Sequence[Option]], *, most_bits: float) -> Solut
     number = {group: row for row, group in enumerate(options)}
     rows = np.array([number[group] for group, _ in listed])
     one_each = csr_array((np.ones(len(listed)), (rows, np.arange(len(listed)))), shape=(len(options), len(listed)))
-    unit = max(float(cost.max()), np.finfo(float).tiny)  # nats of KL are small numbers, and a solver's zero is 1e-7
-    found = milp(
-        cost / unit,
-        integrality=np.ones(len(listed)),
-        bounds=Bounds(0, 1),
-        constraints=[
-            LinearConstraint(one_each, 1, 1),
-            LinearConstraint(bits[None, :] / most_bits, -inf, 1.0 + 1e-12),
-        ],
-        options={"mip_rel_gap": GAP, "time_limit": SECONDS},
-    )
+    limits = [LinearConstraint(one_each, 1, 1), LinearConstraint(bits[None, :] / most_bits, -inf, 1.0 + 1e-12)]
+    if near is not None:
+        changes = [float(near.choice[group] != option.format) for group, option in listed]
+        limits.append(LinearConstraint(np.array([changes]), 0, near.changes))
+    unit = max(float(np.abs(cost).max()), np.finfo(float).tiny)  # nats are small numbers, and a solver's zero is 1e-7
+    with quiet():
+        found = milp(
+            cost / unit,
+            integrality=np.ones(len(listed)),
+            bounds=Bounds(0, 1),
+            constraints=limits,
+            options={"mip_rel_gap": GAP, "time_limit": SECONDS},
+        )
     if found.x is None:
         raise InputError(f"no choice of formats was found within {SECONDS:g} s; use fewer formats ({found.message})")
     taken = [listed[place] for place in np.flatnonzero(found.x > 0.5)]
@@ -80,6 +93,14 @@ def solve(options: Mapping[str, Sequence[Option]], *, most_bits: float) -> Solut
         sum(option.bits for _, option in taken),
         float(found.mip_gap or 0.0),
     )
+
+
+def _worth(options: Sequence[Option], group: str, near: Near | None) -> list[Option]:
+    """Without those of infinite cost, and without those that another is better than in bits and in cost."""
+    finite = [option for option in options if option.cost < inf]
+    if not finite:
+        raise InputError(f"{group}: no format of these gives finite numbers there; add one such as bf16")
+    return finite if near is not None else _undominated(finite)
 
 
 def _undominated(options: Sequence[Option]) -> list[Option]:

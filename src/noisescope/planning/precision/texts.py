@@ -11,12 +11,14 @@ from ...errors import InputError
 from ...keys import Key
 from ...measure.batches import Batch, EvaluationSet
 
-__all__ = ["Texts"]
+__all__ = ["Texts", "part"]
 
 LEAST = 8
 """rows of a part: fewer have no interval worth the name"""
 CHECKED = 48
 """rows that cells of the map are run on"""
+REFINED = 128
+"""rows that a plan is refined on"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +26,7 @@ class Texts:
     """Rows of one source of data, in parts."""
 
     mapped: EvaluationSet
-    """what the map is made on; its checks run on some of it"""
+    """what the map is made on; its checks run on some of it, and so do the steps of a refinement"""
     held_out: EvaluationSet
     """what the plan is verified on"""
 
@@ -58,16 +60,24 @@ class Texts:
         order = np.random.default_rng(Key(seed, "held out").digest).permutation(rows)
         apart = np.zeros(rows, dtype=bool)
         apart[order[:held]] = True
-        return cls(_part(data, ~apart, batch_size), _part(data, apart, batch_size))
+        return cls(part(data, ~apart, batch_size), part(data, apart, batch_size))
 
     @property
     def checked(self) -> EvaluationSet:
-        """Some of what the map is made on."""
-        taken = np.arange(self.mapped.rows) < CHECKED
-        return _part(self.mapped, taken, max(batch.rows for batch in self.mapped))
+        """Some of what the map is made on, to run cells of it on."""
+        return self._first(CHECKED)
+
+    @property
+    def refined(self) -> EvaluationSet:
+        """Some of what the map is made on, to refine a plan on."""
+        return self._first(REFINED)
+
+    def _first(self, rows: int) -> EvaluationSet:
+        taken = np.arange(self.mapped.rows) < rows
+        return part(self.mapped, taken, max(batch.rows for batch in self.mapped))
 
 
-def _part(data: EvaluationSet, taken: "np.ndarray[Any, np.dtype[np.bool_]]", batch_size: int) -> EvaluationSet:
+def part(data: EvaluationSet, taken: "np.ndarray[Any, np.dtype[np.bool_]]", batch_size: int) -> EvaluationSet:
     """The rows that are taken, batch by batch; each is a sample of its own, of whose tokens all are predicted."""
     batches, first, sample = [], 0, 0
     for batch in data:
