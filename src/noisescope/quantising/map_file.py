@@ -57,8 +57,8 @@ def _only(found: FormatMap, formats: tuple[str, ...]) -> FormatMap | None:
     shape = (len(found.places), len(found.tokens), len(found.formats))
     if found.projections.shape != shape or found.sequences.shape != found.tokens.shape:
         raise ValueError(f"got numbers of shape {found.projections.shape}, expected {shape}")
-    if not np.isfinite(found.projections).all() or not (found.tokens > 0).any():
-        raise ValueError("has numbers that are not finite")
+    if not np.isfinite(found.tokens).all() or not (found.tokens > 0).any():
+        raise ValueError("has no tokens that were predicted")
     if not set(formats) <= set(found.formats):
         return None
     columns = [found.formats.index(name) for name in formats]

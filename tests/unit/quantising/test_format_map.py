@@ -197,6 +197,23 @@ def test_a_map_is_kept_with_its_question(tmp_path) -> None:
     assert fewer.together(fewer.uniform("mxfp4")) == known.together(known.uniform("mxfp4"))
 
 
+def test_what_overflows_is_infinite_and_kept_as_it_is(tmp_path) -> None:
+    known, _ = of_llama()
+    over = known.projections.copy()
+    over[0, :2, 0], over[1, 0, 0] = (np.inf, np.nan), -np.inf
+    file = tmp_path / "map.json"
+    save_map(FormatMap(known.places, known.formats, over, known.sequences, known.tokens), file, {})
+    again = load_map(file, {}, known.formats)
+    assert np.array_equal(again.projections, over, equal_nan=True)
+    first, second, third = (place.path for place in known.places[:3])
+    for paths in ([first], [second], [first, second], [second, third]):
+        found = again.together(dict.fromkeys(paths, "int8"))
+        assert found == again.kl(dict.fromkeys(paths, "int8"))
+        assert (found.value, found.low, found.high) == (np.inf, np.inf, np.inf)
+    assert again.together({third: "int8"}) == known.together({third: "int8"})
+    assert again.together({first: "mxfp4"}) == known.together({first: "mxfp4"})
+
+
 @pytest.mark.parametrize("text", ["{", '{"schema": "else"}', '{"schema": "noisescope format map", "version": 1}'])
 def test_a_file_that_is_no_map(tmp_path, text: str) -> None:
     file = tmp_path / "map.json"

@@ -15,7 +15,7 @@ def headline(sections: Sections, name: Name = str) -> str:
     """What has to be raised, and to what that leads."""
     low, high, target = name(sections["format"]), name(sections["raised_format"]), number(sections["max_kl"])
     if not sections["met"]:
-        left = number(sections["least_kl"])
+        left = _found(sections, sections["groups"])
         return f"No: with all weights raised from {low} to {high} the KL is {left} nats per token, above {target}."
     count = len(sections["raised"])
     if not count:
