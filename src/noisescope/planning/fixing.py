@@ -253,6 +253,7 @@ class _Search:
                 "held_out_fingerprint": texts.held_out.fingerprint,
             },
             "groups": len(self.order),
+            "left_out": list(self.known.left_out),
             "raised": [
                 {
                     "paths": list(self.known.groups[group]),

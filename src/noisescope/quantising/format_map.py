@@ -48,6 +48,8 @@ class FormatMap:
     """the same shape: sums of squares, of the estimate without cross terms"""
     cost: float = 0.0
     """forward-pass equivalents"""
+    left_out: tuple[str, ...] = ()
+    """weights of the blocks whose module was never called: they have no place, and stay as they are"""
 
     @cached_property
     def _place(self) -> dict[str, int]:

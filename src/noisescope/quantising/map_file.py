@@ -19,7 +19,7 @@ from .format_map import FormatMap
 
 __all__ = ["load_map", "save_map"]
 
-SCHEMA, VERSION = "noisescope format map", 1
+SCHEMA, VERSION = "noisescope format map", 2
 LARGEST = 1 << 30
 
 

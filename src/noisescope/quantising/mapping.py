@@ -63,7 +63,8 @@ def map_formats(
 
     Use many short sequences: the estimate is a mean of squares, and its relative error is sqrt(2 / sequences). Each
     batch takes one forward, and for each draw of labels a backward pass and one product more for each weight. No
-    parameter's gradient is kept, and nothing of the model is changed.
+    parameter's gradient is kept, and nothing of the model is changed. Weights whose module was not called are in
+    `left_out`, and no place of the map: nothing is known of a format there.
 
     Args:
         model: a causal language model in 16 or 32 bit, in eval mode.
@@ -165,18 +166,22 @@ class _Gathering:
         """Everything that was gathered."""
         if not self._tokens:
             raise InputError("data: no batches; expected an evaluation set or dicts of tensors")
+        called = [path for path in self.weights if path in self._groups]
+        if not called:
+            raise ModelError(f"{next(iter(self.weights))}: was not called, nor was any other linear of the blocks")
         diagonal = None
         if self.asked.diagonal:
-            diagonal = np.stack([np.concatenate([part[1] for part in self._found[path]]) for path in self.weights])
+            diagonal = np.stack([np.concatenate([part[1] for part in self._found[path]]) for path in called])
         return FormatMap(
-            tuple(self._place(weight) for weight in self.weights.values()),
+            tuple(self._place(self.weights[path]) for path in called),
             self.asked.names,
-            np.stack([np.concatenate([part[0] for part in self._found[path]]) for path in self.weights]),
+            np.stack([np.concatenate([part[0] for part in self._found[path]]) for path in called]),
             np.concatenate(self._sequences),
             np.concatenate(self._tokens),
             diagonal,
             # a backward pass is two forwards, the gradients by weights one more
             cost=1.0 + 3.0 * draws,
+            left_out=tuple(path for path in self.weights if path not in self._groups),
         )
 
     def _place(self, weight: Weight) -> Place:
@@ -189,7 +194,9 @@ class _Gathering:
 
     def replacements(self, first_block: nn.Module) -> dict[nn.Module, Replacement]:
         """Forwards of the weights' modules that show what passes; the first block begins the graph."""
-        found: dict[nn.Module, Replacement] = {weight.module: self._telling(weight) for weight in self.weights.values()}
+        found: dict[nn.Module, Replacement] = {
+            module: self._telling(weight) for weight in self.weights.values() for module in weight.modules
+        }
         return {first_block: self._beginning, **found}
 
     def _beginning(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -232,8 +239,8 @@ class _Gathering:
         """Sequences x tokens x channels, in float32."""
         value = value.detach()
         value = value if value.dtype == torch.float64 else value.float()
-        if value.ndim == 3 and len(value) == self._rows:
-            return value
+        if value.ndim >= 3 and len(value) == self._rows:
+            return value.flatten(1, -2)
         if value.ndim == 2 and len(value) % self._rows == 0:
             return value.view(self._rows, -1, value.shape[-1])
         raise ModelError(

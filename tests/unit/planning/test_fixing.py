@@ -54,6 +54,13 @@ def test_nothing_has_to_be_raised() -> None:
     assert "Nothing: all weights in mxfp4 are within 100" in found.to_markdown().replace("`", "")
 
 
+def test_weights_that_the_model_does_not_call_are_named() -> None:
+    found = fixed(100.0)
+    assert "Left as they are" not in str(found)
+    told = str(ns.FixPlan({**found.sections, "left_out": ["a.dt_proj", "b.dt_proj"]}))
+    assert "Left as they are, as the model does not call their modules: a.dt_proj and 1 more." in told
+
+
 def test_a_target_that_no_raising_meets() -> None:
     found = fixed(1e-9, raised="mxfp6")
     assert not found.met

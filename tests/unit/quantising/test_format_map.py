@@ -10,6 +10,7 @@ from torch import nn
 
 import families
 import noisescope as ns
+import odd_models
 import trained
 from noisescope.diagnosis.accepting import data_for
 from noisescope.diagnosis.mapping import score_of_sampled
@@ -132,6 +133,24 @@ def test_weights_that_meet_the_same_input_are_one_group(family: str, groups: set
     assert {tuple(sorted(path.rpartition(".")[2] for path in paths)) for paths in known.groups.values()} == {
         tuple(sorted(group)) for group in groups
     }
+
+
+def test_weights_whose_module_is_not_called_have_no_place() -> None:
+    known = map_formats(odd_models.build("mamba"), families.tokens(), ["mxfp4"])
+    assert known.left_out == tuple(f"backbone.layers.{layer}.mixer.dt_proj" for layer in (0, 1))
+    assert not set(known.left_out) & {place.path for place in known.places}
+    assert min(known.together({place.path: "mxfp4"}).value for place in known.places) > 0
+
+
+@pytest.mark.parametrize("name", ["zamba2", "deepseek_v2"])
+def test_shared_parameters_and_inputs_of_four_dimensions(name: str) -> None:
+    model, batch = odd_models.build(name).double(), families.tokens(rows=2, length=8)
+    known = map_formats(model, batch, ["mxfp4"])
+    assert known.left_out == ()
+    for number, (path, expected) in enumerate(slowly(model, batch, "mxfp4").items()):
+        assert known.places[number].path == path
+        size = np.abs(expected).max()
+        assert known.projections[number, :, 0] == pytest.approx(expected, rel=0.02, abs=0.05 * size), path
 
 
 # --- against running -----------------------------------------------------------------------------------------------
