@@ -21,6 +21,7 @@ __all__ = ["load_map", "save_map"]
 
 SCHEMA, VERSION = "noisescope format map", 2
 LARGEST = 1 << 30
+_ELSEWHERE = "; move it away, or use another directory (--output)"
 
 
 def save_map(found: FormatMap, path: str | Path, question: Mapping[str, Any]) -> None:
@@ -38,11 +39,11 @@ def load_map(path: str | Path, question: Mapping[str, Any], formats: tuple[str, 
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"{one_line(file)}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{one_line(file)}: cannot be read ({error.strerror}){_ELSEWHERE}") from None
     except ValueError as error:
-        raise InputError(f"{one_line(file)}: not a format map ({one_line(error)})") from None
+        raise InputError(f"{one_line(file)}: not a format map ({one_line(error)}){_ELSEWHERE}") from None
     if not isinstance(sections, dict) or sections.get("schema") != SCHEMA:
-        raise InputError(f"{one_line(file)}: not a format map; use another directory (--output)")
+        raise InputError(f"{one_line(file)}: not a format map{_ELSEWHERE}")
     if sections.get("version") != VERSION or sections.get("question") != dict(question):
         return None
     try:
