@@ -19,13 +19,13 @@ from torch import nn
 
 from ..diagnosis.accepting import accept
 from ..diagnosis.progress import Progress, silent
-from ..errors import InputError
+from ..errors import InputError, quoted
 from ..keys import fingerprint_model
 from ..measure.intervals import Estimate
 from ..points import Bench
 from ..quantising.checking import measure
 from ..quantising.format_map import FormatMap
-from ..quantising.schemes import parse_scheme
+from ..quantising.schemes import Scheme, parse_scheme
 from ..report.fix import render_fix, save_fix, screen_lines
 from ..sites import Layout
 from ..specs.checks import number
@@ -119,9 +119,7 @@ def plan_fix(
     """
     accept(model)
     target = _target(max_kl)
-    low, high = (str(parse_scheme(text)) for text in (format, raised))
-    if low == high:
-        raise InputError(f"raised: got {high}, the format itself; expected one of more bits")
+    low, high = _schemes(format, raised)
     layout = Layout.of(model, blocks=blocks)
     texts = Texts.of(
         model,
@@ -148,13 +146,39 @@ def _target(max_kl: float) -> float:
     return found
 
 
+def _schemes(format: str, raised: str) -> tuple[str, str]:
+    """Both by their names, of which the second is above the first."""
+    low, high = _scheme("format", format), _scheme("raised", raised)
+    if low == high:
+        raise InputError(f"raised: got {high}, the format itself; expected one of more bits")
+    if all(bits <= before for bits, before in zip(_bits(high), _bits(low), strict=True)) and _bits(high) != _bits(low):
+        raise InputError(f"raised: got {high}, which has fewer bits than {low}; expected one of more")
+    return str(low), str(high)
+
+
+def _scheme(name: str, text: str) -> Scheme:
+    try:
+        found = parse_scheme(text)
+    except InputError as error:
+        raise InputError(f"{name}: {str(error).removeprefix('format: ')}") from None
+    if found == Scheme():
+        raise InputError(f"{name}: got {quoted(text)}, expected a format such as mxfp4, bf16 or int8/int8")
+    return found
+
+
+def _bits(scheme: Scheme) -> tuple[float, float]:
+    """Of the elements of weights and activations; what stays as it is has most."""
+    weights, activations = (inf if form is None else form.grid.bits for form in (scheme.weights, scheme.activations))
+    return weights, activations
+
+
 class _Search:
     """How many of the groups, the most effective first, have to be raised."""
 
     def __init__(self, known: FormatMap, bench: Bench, low: str, high: str, target: float, progress: Progress) -> None:
         self.known, self.bench, self.low, self.high, self.target = known, bench, low, high, target
-        self.gains = {group: self._gain(paths) for group, paths in known.groups.items()}
-        self.order: Sequence[str] = sorted(known.groups, key=lambda group: -self.gains[group])
+        self.effects = {group: self._effects(paths) for group, paths in known.groups.items()}
+        self.order: Sequence[str] = sorted(known.groups, key=lambda group: -self._gain(group))
         self.steps: dict[int, Estimate] = {}
         self._tick = progress("steps", max(2, len(self.order).bit_length()))
 
@@ -195,18 +219,20 @@ class _Search:
             self._tick()
         return self.steps[count].value <= self.target
 
-    def _gain(self, paths: Sequence[str]) -> float:
+    def _effects(self, paths: Sequence[str]) -> tuple[float, float]:
+        """The KL of a group in the format, and raised; infinite where it overflows."""
         low, high = (self.known.together(dict.fromkeys(paths, name)).value for name in (self.low, self.high))
-        return low - high
+        return low, high
+
+    def _gain(self, group: str) -> float:
+        low, high = self.effects[group]
+        return 0.0 if low == high else low - high  # nothing is gained where both are infinite
 
     def _predicted(self) -> int:
         """How many it should take, by the map."""
-        left = sum(self.known.together(dict.fromkeys(paths, self.low)).value for paths in self.known.groups.values())
-        for count, group in enumerate(self.order):
-            if left <= self.target:
-                return count
-            left -= self.gains[group]
-        return len(self.order)
+        lows, highs = ([self.effects[group][raised] for group in self.order] for raised in (0, 1))
+        left = (sum(highs[:count]) + sum(lows[count:]) for count in range(len(self.order)))
+        return next((count for count, kl in enumerate(left) if kl <= self.target), len(self.order))
 
     def sections(self, count: int | None, subject: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -227,11 +253,12 @@ class _Search:
                 "held_out_fingerprint": texts.held_out.fingerprint,
             },
             "groups": len(self.order),
+            "left_out": list(self.known.left_out),
             "raised": [
                 {
                     "paths": list(self.known.groups[group]),
                     "layer": self._layer(group),
-                    "gain": self.gains[group],
+                    "gain": self._gain(group),
                 }
                 for group in self.order[:taken]
             ],
@@ -251,7 +278,6 @@ class _Search:
                 for place in self.known.places
             ],
             "cost": self.known.cost + self.bench.cost * texts.held_out.tokens / texts.mapped.tokens,
-            "least_kl": min((found.value for found in self.steps.values()), default=inf),
         }
 
     def _layer(self, group: str) -> int | str:

@@ -10,8 +10,13 @@
 Products are computed in the model's dtype with rounded operands, which is what a device with wide accumulators does.
 Gradients go straight through, to the weights as they are. Nothing of the model is changed: its modules compute with
 rounded copies, on this thread.
+
+That needs modules that are called. Some models multiply with the weight of a module past it, as Mamba does with that of
+`dt_proj`: a format there would do nothing, and the exit says so with `NothingMatched`. An expert that no token was sent
+to is no such case, as the module that holds its linears has not run either.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from types import TracebackType
@@ -21,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import InputError
+from ..errors import InputError, NothingMatched
 from ..injection import Replacement, forwards_replaced, take_value
 from ..keys import Key
 from ..noise.formats import Format
@@ -59,6 +64,10 @@ def quantised(
 
     Returns:
         The emulation; `run.rows` has SQNR, clipped and zeroed share of every weight and activation.
+
+    Raises:
+        NothingMatched: at the exit, if the model multiplied with a weight of these past its module, so that its format
+            had no effect; `keep` it.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model: got {type(model).__name__}, expected a torch module")
@@ -80,7 +89,7 @@ def assign(weights: Collection[str], formats: Asked, *, keep: Collection[str] = 
 
 
 class Quantised:
-    """Modules that compute in formats, between entry and exit. May be entered again."""
+    """Modules that compute in formats, between entry and exit. May be entered again after that."""
 
     def __init__(self, weights: Mapping[str, Weight], schemes: Mapping[str, Scheme], *, seed: int = 0) -> None:
         self.schemes = dict(schemes)
@@ -88,19 +97,45 @@ class Quantised:
         self._seed = seed
         self._rounded: dict[str, Tensor] = {}
         self._meters = {path: Meter() for path, scheme in schemes.items() if scheme.activations is not None}
-        self._open = ExitStack()
+        self._calls = Counter[str]()
+        self._ran = set[nn.Module]()
+        """modules that hold weights, and have been called"""
+        self._open: ExitStack | None = None
 
     def __enter__(self) -> "Quantised":
+        if self._open is not None:
+            raise InputError("quantised: is entered already; make another one for a block inside")
+        self._calls.clear()
+        self._ran.clear()
         self._rounded = {path: self._round(path) for path, scheme in self.schemes.items() if scheme.weights}
-        replaced = {self._weights[path].module: self._replacement(path) for path in self.schemes}
-        self._open.enter_context(forwards_replaced(replaced))
+        weights = self._weights.values()
+        held = {holder: self._noting(holder) for weight in weights for holder in weight.holders}
+        replaced = {module: self._replacement(weight.path, module) for weight in weights for module in weight.modules}
+        opened = ExitStack()
+        opened.enter_context(forwards_replaced({**held, **replaced}))
+        self._open = opened
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rounded = {}
-        self._open.close()
+        opened, self._open, self._rounded = self._open, None, {}
+        if opened is not None:
+            opened.close()
+        if kind is None:
+            self._refuse_silence()
+
+    def _refuse_silence(self) -> None:
+        """Raises for weights that the modules around them have used without calling theirs."""
+        unused = [
+            path for path, weight in self._weights.items() if not self._calls[path] and self._ran & {*weight.holders}
+        ]
+        if unused:
+            more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
+            raise NothingMatched(
+                f"formats: {unused[0]}{more} was not called by the module it is in, so that its format had no effect; "
+                "leave it as it is with keep"
+            )
 
     @property
     def rounded(self) -> Mapping[str, Tensor]:
@@ -130,16 +165,22 @@ class Quantised:
         assert form is not None
         return form.round(weight.value, axis=weight.axis, key=self._key(path))
 
-    def _replacement(self, path: str) -> Replacement:
+    def _noting(self, holder: nn.Module) -> Replacement:
+        def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            self._ran.add(holder)
+            return original(*args, **kwargs)
+
+        return forward
+
+    def _replacement(self, path: str, module: nn.Module) -> Replacement:
         """The module's forward with rounded operands."""
-        module, compute, calls = self._weights[path].module, _product(self._weights[path].module), 0
+        compute = _product(module)
 
         def forward(_: Callable[..., Any], given: Tensor) -> Tensor:
-            nonlocal calls
-            calls += 1
+            self._calls[path] += 1
             own = module.get_parameter("weight")
             weight = _straight_through(own, self._rounded[path]) if path in self._rounded else own
-            return compute(self._activations(path, given, calls), weight)
+            return compute(self._activations(path, given, self._calls[path]), weight)
 
         return forward
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -38,7 +39,7 @@ class FormatMap:
     formats: tuple[str, ...]
     """of weights, then of activations as `none/int8`"""
     projections: NDArray[np.float64]
-    """places x samples x formats; a sample is one draw of labels for one sequence"""
+    """places x samples x formats; a sample is one draw of labels for one sequence; not finite where one overflows"""
     sequences: NDArray[np.int64]
     """which sequence each sample is of"""
     tokens: NDArray[np.float64]
@@ -47,6 +48,8 @@ class FormatMap:
     """the same shape: sums of squares, of the estimate without cross terms"""
     cost: float = 0.0
     """forward-pass equivalents"""
+    left_out: tuple[str, ...] = ()
+    """weights of the blocks whose module was never called: they have no place, and stay as they are"""
 
     @cached_property
     def _place(self) -> dict[str, int]:
@@ -69,7 +72,8 @@ class FormatMap:
             if path not in self._place:
                 raise unknown_name("weight", path, self._place)
             for name in _parts(scheme):
-                found += self.projections[self._place[path], :, self._format(name)]
+                with np.errstate(invalid="ignore"):  # infinities that meet are not finite either
+                    found += self.projections[self._place[path], :, self._format(name)]
         return found
 
     def together(self, choice: Mapping[str, str]) -> Estimate:
@@ -119,7 +123,9 @@ class FormatMap:
         return self.formats.index(name)
 
     def _kl(self, squares: NDArray[np.float64]) -> Estimate:
-        """Over sequences, which are independent; draws for one of them are not."""
+        """Over sequences, which are independent; draws for one of them are not. Infinite where a format overflows."""
+        if not np.isfinite(squares).all():
+            return Estimate(inf, inf, inf, inf, len(np.unique(self.sequences)))
         return ratio(
             np.bincount(self.sequences, 0.5 * squares), np.bincount(self.sequences, self.tokens), positive=True
         )

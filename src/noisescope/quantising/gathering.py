@@ -118,18 +118,26 @@ class Gathering:
         return projected.double().cpu().numpy(), None if squares is None else squares.double().cpu().numpy()
 
     @property
-    def projections(self) -> NDArray[np.float64]:
-        """Weights x samples x formats; a sample is one gradient of one sequence."""
+    def called(self) -> dict[str, Weight]:
+        """Path -> weight, of those whose module was called."""
         if not self.tokens:
             raise InputError("data: no batches; expected an evaluation set or dicts of tensors")
-        return np.stack([np.concatenate([part[0] for part in self._found[path]]) for path in self.weights])
+        found = {path: weight for path, weight in self.weights.items() if path in self._groups}
+        if not found:
+            raise ModelError(f"{next(iter(self.weights))}: was not called, nor was any other linear of the blocks")
+        return found
+
+    @property
+    def projections(self) -> NDArray[np.float64]:
+        """Weights that were called x samples x formats; a sample is one gradient of one sequence."""
+        return np.stack([np.concatenate([part[0] for part in self._found[path]]) for path in self.called])
 
     @property
     def squares(self) -> NDArray[np.float64] | None:
         """The same shape: sums of squares, element by element; None if they were not asked for."""
         if not self.asked.diagonal:
             return None
-        return np.stack([np.concatenate([part[1] for part in self._found[path]]) for path in self.weights])
+        return np.stack([np.concatenate([part[1] for part in self._found[path]]) for path in self.called])
 
     def group(self, weight: Weight) -> str:
         """The path of the first weight that is stored together with this one."""
@@ -139,7 +147,9 @@ class Gathering:
 
     def _replacements(self, first_block: nn.Module) -> dict[nn.Module, Replacement]:
         """Forwards of the weights' modules that show what passes; the first block begins the graph."""
-        found: dict[nn.Module, Replacement] = {weight.module: self._telling(weight) for weight in self.weights.values()}
+        found: dict[nn.Module, Replacement] = {
+            module: self._telling(weight) for weight in self.weights.values() for module in weight.modules
+        }
         return {first_block: self._beginning, **found}
 
     def _beginning(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -183,8 +193,8 @@ class Gathering:
         """Sequences x tokens x channels, in float32."""
         value = value.detach()
         value = value if value.dtype == torch.float64 else value.float()
-        if value.ndim == 3 and len(value) == self._rows:
-            return value
+        if value.ndim >= 3 and len(value) == self._rows:
+            return value.flatten(1, -2)
         if value.ndim == 2 and len(value) % self._rows == 0:
             return value.view(self._rows, -1, value.shape[-1])
         raise ModelError(

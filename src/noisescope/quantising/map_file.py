@@ -19,8 +19,9 @@ from .format_map import FormatMap
 
 __all__ = ["load_map", "save_map"]
 
-SCHEMA, VERSION = "noisescope format map", 1
+SCHEMA, VERSION = "noisescope format map", 2
 LARGEST = 1 << 30
+_ELSEWHERE = "; move it away, or use another directory (--output)"
 
 
 def save_map(found: FormatMap, path: str | Path, question: Mapping[str, Any]) -> None:
@@ -38,11 +39,11 @@ def load_map(path: str | Path, question: Mapping[str, Any], formats: tuple[str, 
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"{one_line(file)}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{one_line(file)}: cannot be read ({error.strerror}){_ELSEWHERE}") from None
     except ValueError as error:
-        raise InputError(f"{one_line(file)}: not a format map ({one_line(error)})") from None
+        raise InputError(f"{one_line(file)}: not a format map ({one_line(error)}){_ELSEWHERE}") from None
     if not isinstance(sections, dict) or sections.get("schema") != SCHEMA:
-        raise InputError(f"{one_line(file)}: not a format map; use another directory (--output)")
+        raise InputError(f"{one_line(file)}: not a format map{_ELSEWHERE}")
     if sections.get("version") != VERSION or sections.get("question") != dict(question):
         return None
     try:
@@ -57,8 +58,8 @@ def _only(found: FormatMap, formats: tuple[str, ...]) -> FormatMap | None:
     shape = (len(found.places), len(found.tokens), len(found.formats))
     if found.projections.shape != shape or found.sequences.shape != found.tokens.shape:
         raise ValueError(f"got numbers of shape {found.projections.shape}, expected {shape}")
-    if not np.isfinite(found.projections).all() or not (found.tokens > 0).any():
-        raise ValueError("has numbers that are not finite")
+    if not np.isfinite(found.tokens).all() or not (found.tokens > 0).any():
+        raise ValueError("has no tokens that were predicted")
     if not set(formats) <= set(found.formats):
         return None
     columns = [found.formats.index(name) for name in formats]

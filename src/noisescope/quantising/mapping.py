@@ -51,7 +51,8 @@ def map_formats(
 
     Use many short sequences: the estimate is a mean of squares, and its relative error is sqrt(2 / sequences). Each
     batch takes one forward, and for each draw of labels a backward pass and one product more for each weight. No
-    parameter's gradient is kept, and nothing of the model is changed.
+    parameter's gradient is kept, and nothing of the model is changed. Weights whose module was not called are in
+    `left_out`, and no place of the map: nothing is known of a format there.
 
     Args:
         model: a causal language model in 16 or 32 bit, in eval mode.
@@ -89,8 +90,9 @@ def _of_sampled(key: Key) -> Gradient:
 
 def _read(gathering: Gathering, draws: int) -> FormatMap:
     """Everything that was gathered."""
+    called = gathering.called
     return FormatMap(
-        tuple(_place(weight, gathering) for weight in gathering.weights.values()),
+        tuple(_place(weight, gathering) for weight in called.values()),
         gathering.asked.names,
         gathering.projections,
         np.concatenate(gathering.sequences),
@@ -98,6 +100,7 @@ def _read(gathering: Gathering, draws: int) -> FormatMap:
         gathering.squares,
         # a backward pass is two forwards, the gradients by weights one more
         cost=1.0 + 3.0 * draws,
+        left_out=tuple(path for path in gathering.weights if path not in called),
     )
 
 

@@ -63,7 +63,7 @@ def slopes_at(bench: Bench, formats: Collection[str], choice: Mapping[str, str],
         for number, batch in enumerate(bench.data):
             gathering.run(bench.model, batch, [_of_kl(bench.clean_logits(number))], bench.layout)
     total = np.concatenate(gathering.tokens).sum()
-    return Slopes(tuple(weights), asked.names, gathering.projections.sum(1) / total)
+    return Slopes(tuple(gathering.called), asked.names, gathering.projections.sum(1) / total)
 
 
 def _of_kl(clean: Tensor) -> Gradient:

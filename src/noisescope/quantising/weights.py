@@ -6,8 +6,9 @@
     lm_head                              head   ...         only if it is asked for, and so is embed
 
 A module counts if it is a linear by class and is seen to compute as one; one that a library has replaced by a
-quantised one of its own is refused, not rounded twice. So are experts that are stacked in one tensor: to leave them as
-they are would pass most of a model over in silence. Routers and norms stay in their precision.
+quantised one of its own is refused, not rounded twice. So are matrices that are stacked in one tensor, as experts are:
+to leave them as they are would pass most of a model over in silence. Routers and norms stay in their precision. A
+parameter that several modules share is one weight, under the path of the first of them.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import InputError, ModelError, NothingMatched, unknown_name
+from ..errors import InputError, ModelError, NothingMatched, quoted, unknown_name
 from ..sites import Layout, is_linear, reduction_axis
 from ..sites.patterns import pattern
 from ..specs import Layer
@@ -30,11 +31,20 @@ OUTSIDE = ("embed", "head")
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """One weight matrix, in the module that multiplies with it."""
+    """One weight matrix, in the module that multiplies with it, or the first of those that share it."""
 
     path: str
     layer: Layer
     module: nn.Module
+    others: tuple[nn.Module, ...] = ()
+    """modules of the blocks that have the same parameter"""
+    holders: tuple[nn.Module, ...] = ()
+    """the modules of the blocks that these are in, and by whose forward they are to be called"""
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """All that multiply with it."""
+        return (self.module, *self.others)
 
     @property
     def value(self) -> Tensor:
@@ -59,6 +69,8 @@ class Weight:
 
 def find_weights(layout: Layout, *, include: Collection[str] = ()) -> dict[str, Weight]:
     """Path -> weight, in the order of the model: the linears of the blocks, and what is included of what is outside."""
+    if isinstance(include, str):
+        raise InputError(f"include: got {quoted(include)}, expected a list of names")
     for name in include:
         if name not in OUTSIDE:
             raise unknown_name("place outside the blocks", name, OUTSIDE)
@@ -71,14 +83,27 @@ def find_weights(layout: Layout, *, include: Collection[str] = ()) -> dict[str, 
 
 
 def _weights(layout: Layout, include: Collection[str]) -> Iterator[Weight]:
+    by_path = {path: module for module, path in layout.paths.items()}
+    sharing = _sharing(layout)
     for module, path in layout.paths.items():
         home = layout.home.get(module)
-        if home is not None and _can_be_rounded(module):
-            yield Weight(path, home, module)
+        if module in sharing and home is not None:
+            around = (layout.paths[one].rpartition(".")[0] for one in sharing[module])
+            yield Weight(path, home, module, sharing[module][1:], tuple(by_path[name] for name in around))
         elif layout.layer.get(module) == "head" and "head" in include and _can_be_rounded(module):
             yield Weight(path, "head", module)
         elif "embed" in include and module is _embedding(layout):
             yield Weight(path, "embed", module)
+
+
+def _sharing(layout: Layout) -> dict[nn.Module, tuple[nn.Module, ...]]:
+    """The first linear of the blocks that has a parameter -> all that have it."""
+    found: dict[nn.Parameter, tuple[nn.Module, ...]] = {}
+    for module in layout.paths:
+        if layout.home.get(module) is not None and _can_be_rounded(module):
+            parameter = module.get_parameter("weight")
+            found[parameter] = (*found.get(parameter, ()), module)
+    return {modules[0]: modules for modules in found.values()}
 
 
 def _embedding(layout: Layout) -> nn.Module | None:
@@ -110,7 +135,7 @@ def _refuse_stacked(layout: Layout) -> None:
         for name, parameter in block.named_parameters():
             if parameter.ndim == 3 and min(parameter.shape) > 1 and "conv" not in name:
                 raise ModelError(
-                    f"{layout.paths[block]}.{name}: is the weights of {len(parameter)} experts in one tensor, which "
+                    f"{layout.paths[block]}.{name}: is a stack of {len(parameter)} matrices in one tensor, which "
                     "number formats cannot be given to yet"
                 )
 
@@ -139,14 +164,16 @@ def _quantised(model: nn.Module, how: str) -> ModelError:
 
 def matching(patterns: Collection[str], weights: Collection[str], *, what: str) -> frozenset[str]:
     """The paths that some pattern means; each pattern must mean one. A pattern may name a module around them."""
+    if isinstance(patterns, str):
+        raise InputError(f"{what}: got {quoted(patterns)}, expected a list of patterns")
     found = set[str]()
     for text in patterns:
         if not isinstance(text, str):
-            raise InputError(f"{what}: got {text!r}, expected patterns of module paths")
-        test = pattern(text)
+            raise InputError(f"{what}: got {quoted(text)}, expected patterns of module paths")
+        test = pattern(text, what=what)
         here = {path for path in weights if any(map(test, _above(path)))}
         if not here:
-            raise NothingMatched(f'{what}: "{text}" matches no weight; `noisescope sites` lists the modules')
+            raise NothingMatched(f"{what}: {quoted(text)} matches no weight; `noisescope sites` lists the modules")
         found |= here
     return frozenset(found)
 

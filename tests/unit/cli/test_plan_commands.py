@@ -11,6 +11,8 @@ import pytest
 
 import planned
 from noisescope.cli import main
+from noisescope.errors import StoreError
+from noisescope.planning.exports import Exports
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -177,7 +179,32 @@ def test_a_precision_plan_with_its_exports(there: Path, capsys: pytest.CaptureFi
     assert str(there) not in Path("noisescope-precision/precision.json").read_text()
     assert main([*command, "--avg-bits", "8"]) == 2
     assert "precision.md: is there already" in capsys.readouterr().err
+    stale = Path("noisescope-precision/exports/bitsandbytes-config.json")
+    stale.write_text("of another plan")
     assert main([*command, "--avg-bits", "8", "--overwrite"]) == 0
+    assert not stale.exists()
+
+
+def test_the_plan_is_there_if_an_export_cannot_be_written(
+    there: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: Exports, directory: Path) -> None:
+        raise StoreError("no space")
+
+    monkeypatch.setattr(Exports, "save", fail)
+    assert main(["plan", "precision", str(there / "out"), *SMALL, "--formats", "int8,bf16", "--avg-bits", "9"]) == 5
+    assert capsys.readouterr().err.endswith("no space\n")
+    assert Path("noisescope-precision/precision.json").exists()
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "plan-precision.md"
+DOCUMENTED = [line[2:] for line in PAGE.read_text().splitlines() if line.startswith("$ noisescope plan precision ")]
+
+
+@pytest.mark.parametrize("command", DOCUMENTED)
+def test_the_documented_commands_can_be_done(there: Path, command: str) -> None:
+    words = [str(there / "out") if word == "noisescope-out" else word for word in shlex.split(command)[1:]]
+    assert main([*words, *SMALL]) == 0
 
 
 def test_a_minimal_fix(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,6 +216,52 @@ def test_a_minimal_fix(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        (
+            "exports",
+            5,
+            "cannot write out/exports: out/exports is a file, expected a directory; choose another --output",
+        ),
+        ("exports/torchao-config.json", 2, "out/exports/torchao-config.json: is there already; use another directory"),
+        (
+            "format-map.json",
+            2,
+            "out/format-map.json: not a format map (Expecting value: line 1 column 1 (char 0)); move",
+        ),
+    ],
+)
+def test_a_place_for_a_precision_plan_that_is_taken(
+    there: Path, name: str, code: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (Path("out") / name).parent.mkdir(parents=True)
+    (Path("out") / name).write_text("mine")
+    before = sorted(Path("out").rglob("*"))
+    assert main(["plan", "precision", str(there / "out"), *SMALL, "--output", "out"]) == code
+    error = capsys.readouterr().err
+    assert error.startswith(f"noisescope: {why}")
+    assert error.count("\n") == 1
+    assert sorted(Path("out").rglob("*")) == before
+    assert (Path("out") / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--format", "none"], '--format: got "none", expected a format such as mxfp4'),
+        (["--raised", "none"], '--raised: got "none", expected a format such as mxfp4'),
+        (["--raised", "mxfp9"], '--raised: unknown format "mxfp9", did you mean "mxfp'),
+        (["--format", "int8", "--raised", "int4"], "--raised: got int4, which has fewer bits than int8"),
+    ],
+)
+def test_what_cannot_be_fixed(there: Path, flags: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "fix", str(there / "out"), *SMALL, "--max-kl", "1", *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"noisescope: {why}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("flags", "code", "why"),
     [
         (["--avg-bits", "3"], 2, "--avg-bits: got 3, but the fewest with these formats is 4.25; allow more bits"),
@@ -196,6 +269,7 @@ def test_a_minimal_fix(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--formats", "mxfp5"], 2, '--formats: unknown format "mxfp5", did you mean "mxfp'),
         (["--formats", "int4:group=0"], 2, '--formats: int4: got group "0", expected a number of elements'),
         (["--keep", "*.nothing"], 3, '--keep: "*.nothing" matches no weight'),
+        (["--keep", "re:("], 2, '--keep: "re:(" is not a regular expression'),
         (["--strategy", "guess"], 2, '--strategy: got "guess", expected one of programme threshold'),
         (
             ["--strategy", "threshold", "--formats", "mxfp4,int8"],

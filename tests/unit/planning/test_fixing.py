@@ -1,6 +1,7 @@
 """The minimal fix against trying every number of raised groups."""
 
 from functools import cache
+from math import inf
 
 import pytest
 import torch
@@ -53,11 +54,39 @@ def test_nothing_has_to_be_raised() -> None:
     assert "Nothing: all weights in mxfp4 are within 100" in found.to_markdown().replace("`", "")
 
 
+def test_weights_that_the_model_does_not_call_are_named() -> None:
+    found = fixed(100.0)
+    assert "Left as they are" not in str(found)
+    told = str(ns.FixPlan({**found.sections, "left_out": ["a.dt_proj", "b.dt_proj"]}))
+    assert "Left as they are, as the model does not call their modules: a.dt_proj and 1 more." in told
+
+
 def test_a_target_that_no_raising_meets() -> None:
     found = fixed(1e-9, raised="mxfp6")
     assert not found.met
-    assert "No: with all weights raised" in str(found)
+    everything = measure(bench(), dict.fromkeys(found.formats, "mxfp6"))
+    assert f"No: with all weights raised from mxfp4 to mxfp6 the KL is {everything} nats per token" in str(found)
     assert len(found.raised) == len(found.formats)
+
+
+def test_what_overflows_is_raised_first(tmp_path) -> None:
+    """Also by the map that was left behind, in which it is infinite."""
+    llama, tokenizer = trained.fixture("llama")
+    mlp = llama.model.layers[2].mlp
+    mlp.up_proj.weight.data *= 2.0**30
+    mlp.down_proj.weight.data *= 2.0**-30
+    for _ in range(2):
+        found = ns.plan_fix(
+            llama,
+            tokenizer=tokenizer,
+            format="bf16/fp16",
+            max_kl=0.01,
+            map_file=tmp_path / "map.json",
+            **{**OPTIONS, "n_samples": 16, "n_verified": 8},
+        )
+        assert found.raised == ["model.layers.2.mlp.down_proj"]
+        assert found.sections["raised"][0]["gain"] == inf
+        assert "infinite" in str(found)
 
 
 def test_with_activations(tmp_path) -> None:
@@ -72,7 +101,13 @@ def test_with_activations(tmp_path) -> None:
     [
         ({"max_kl": 0.0}, "max_kl: got 0.0, expected a number > 0"),
         ({"max_kl": 0.1, "raised": "mxfp4"}, "raised: got mxfp4, the format itself"),
-        ({"max_kl": 0.1, "format": "mxfp9"}, 'unknown format "mxfp9"'),
+        ({"max_kl": 0.1, "format": "mxfp9"}, 'format: unknown format "mxfp9"'),
+        ({"max_kl": 0.1, "raised": "mxfp9"}, 'raised: unknown format "mxfp9"'),
+        ({"max_kl": 0.1, "raised": 7}, "raised: got 7, expected a format"),
+        ({"max_kl": 0.1, "format": "none"}, 'format: got "none", expected a format such as mxfp4'),
+        ({"max_kl": 0.1, "raised": "none"}, 'raised: got "none", expected a format such as mxfp4'),
+        ({"max_kl": 0.1, "format": "int8", "raised": "mxfp4"}, "raised: got mxfp4, which has fewer bits than int8"),
+        ({"max_kl": 0.1, "format": "bf16", "raised": "bf16/int8"}, "raised: got bf16/int8, which has fewer bits"),
     ],
 )
 def test_what_cannot_be_meant(asked: dict, why: str) -> None:

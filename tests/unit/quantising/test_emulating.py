@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import families
 import noisescope as ns
+import odd_models
 import trained
 from noisescope.errors import InputError, NothingMatched
 from noisescope.noise.formats import parse_format, quality
@@ -118,6 +119,64 @@ def test_only_this_thread_and_only_inside() -> None:
         assert torch.equal(found[0], clean)
         assert torch.equal(model(IDS).logits, clean)
     assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_a_format_that_had_no_effect_is_told_at_the_exit() -> None:
+    """Mamba multiplies with the weight of dt_proj past the module."""
+    model = odd_models.build("mamba")
+
+    def run(*formats: object, **options: object) -> None:
+        with torch.no_grad(), ns.quantised(model, *formats, **options):
+            model(IDS)
+
+    said = r"^formats: backbone.layers.0.mixer.dt_proj \(and 1 more\) was not called .* leave it as it is with keep$"
+    for formats in ("mxfp4", {"*.dt_proj": "mxfp4"}):
+        with pytest.raises(NothingMatched, match=said):
+            run(formats)
+    run("mxfp4", keep=["*.dt_proj"])
+    with ns.quantised(model, "mxfp4"):
+        pass
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_an_expert_that_no_token_is_sent_to_is_no_error() -> None:
+    class Routed(nn.Module):
+        def __init__(self, expert: nn.Module) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList([expert, deepcopy(expert)])
+
+        def forward(self, hidden: Tensor) -> Tensor:
+            return self.experts[0](hidden)
+
+    model = families.build("llama")
+    for layer in model.model.layers:
+        layer.mlp = Routed(layer.mlp)
+    with torch.no_grad(), ns.quantised(model, "mxfp4"):
+        model(IDS)
+
+
+def test_a_parameter_of_several_modules_is_rounded_in_all_of_them() -> None:
+    model = odd_models.build("zamba2")
+    copy = deepcopy(model)
+    for weight in find_weights(Layout.of(copy)).values():
+        weight.value.data = parse_format("mxfp4").round(weight.value.data, axis=weight.axis)
+    with torch.no_grad(), ns.quantised(model, "mxfp4"):
+        rounded = model(IDS).logits
+    assert torch.equal(rounded, copy(IDS).logits)
+
+
+def test_one_emulation_is_entered_once_at_a_time() -> None:
+    model = families.build("llama")
+    with torch.no_grad(), ns.quantised(model, "mxfp4") as run:
+        before = model(IDS).logits
+        with (
+            pytest.raises(InputError, match=r"^quantised: is entered already; make another one"),
+            run,
+        ):
+            pass
+        assert torch.equal(model(IDS).logits, before)
+    with torch.no_grad(), run:
+        assert torch.equal(model(IDS).logits, before)
 
 
 def test_stochastic_rounding_is_keyed() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import families
 import noisescope as ns
+import odd_models
 import trained
 from noisescope.diagnosis.accepting import data_for
 from noisescope.diagnosis.mapping import score_of_sampled
@@ -134,6 +135,24 @@ def test_weights_that_meet_the_same_input_are_one_group(family: str, groups: set
     }
 
 
+def test_weights_whose_module_is_not_called_have_no_place() -> None:
+    known = map_formats(odd_models.build("mamba"), families.tokens(), ["mxfp4"])
+    assert known.left_out == tuple(f"backbone.layers.{layer}.mixer.dt_proj" for layer in (0, 1))
+    assert not set(known.left_out) & {place.path for place in known.places}
+    assert min(known.together({place.path: "mxfp4"}).value for place in known.places) > 0
+
+
+@pytest.mark.parametrize("name", ["zamba2", "deepseek_v2"])
+def test_shared_parameters_and_inputs_of_four_dimensions(name: str) -> None:
+    model, batch = odd_models.build(name).double(), families.tokens(rows=2, length=8)
+    known = map_formats(model, batch, ["mxfp4"])
+    assert known.left_out == ()
+    for number, (path, expected) in enumerate(slowly(model, batch, "mxfp4").items()):
+        assert known.places[number].path == path
+        size = np.abs(expected).max()
+        assert known.projections[number, :, 0] == pytest.approx(expected, rel=0.02, abs=0.05 * size), path
+
+
 # --- against running -----------------------------------------------------------------------------------------------
 
 
@@ -195,6 +214,23 @@ def test_a_map_is_kept_with_its_question(tmp_path) -> None:
     assert load_map(file, question, ("int4",)) is None
     fewer = load_map(file, question, ("mxfp4", "int8"))
     assert fewer.together(fewer.uniform("mxfp4")) == known.together(known.uniform("mxfp4"))
+
+
+def test_what_overflows_is_infinite_and_kept_as_it_is(tmp_path) -> None:
+    known, _ = of_llama()
+    over = known.projections.copy()
+    over[0, :2, 0], over[1, 0, 0] = (np.inf, np.nan), -np.inf
+    file = tmp_path / "map.json"
+    save_map(FormatMap(known.places, known.formats, over, known.sequences, known.tokens), file, {})
+    again = load_map(file, {}, known.formats)
+    assert np.array_equal(again.projections, over, equal_nan=True)
+    first, second, third = (place.path for place in known.places[:3])
+    for paths in ([first], [second], [first, second], [second, third]):
+        found = again.together(dict.fromkeys(paths, "int8"))
+        assert found == again.kl(dict.fromkeys(paths, "int8"))
+        assert (found.value, found.low, found.high) == (np.inf, np.inf, np.inf)
+    assert again.together({third: "int8"}) == known.together({third: "int8"})
+    assert again.together({first: "mxfp4"}) == known.together({first: "mxfp4"})
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema": "else"}', '{"schema": "noisescope format map", "version": 1}'])

@@ -6,6 +6,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import families
+import odd_models
 from noisescope.errors import InputError, ModelError, NothingMatched
 from noisescope.quantising import find_weights
 from noisescope.quantising.weights import matching
@@ -46,8 +47,20 @@ def test_an_embedding_that_scales_is_refused() -> None:
 
 
 def test_stacked_experts_are_not_passed_over_in_silence() -> None:
-    with pytest.raises(ModelError, match=r"experts\.gate_up_proj: is the weights of 4 experts in one tensor"):
+    with pytest.raises(ModelError, match=r"experts\.gate_up_proj: is a stack of 4 matrices in one tensor"):
         find_weights(Layout.of(families.build("mixtral")))
+
+
+def test_a_parameter_of_several_modules_is_one_weight() -> None:
+    model = odd_models.build("zamba2")
+    first, second = (model.model.layers[layer].shared_transformer.self_attn.q_proj for layer in (1, 3))
+    assert first is not second
+    assert first.weight is second.weight
+    found = find_weights(Layout.of(model))
+    assert len({id(weight.value) for weight in found.values()}) == len(found)
+    shared = found["model.layers.1.shared_transformer.self_attn.q_proj"]
+    assert shared.modules == (first, second)
+    assert "model.layers.3.shared_transformer.self_attn.q_proj" not in found
 
 
 def test_a_linear_that_computes_something_else_is_none() -> None:
@@ -81,3 +94,12 @@ def test_patterns() -> None:
     assert matching([], paths, what="keep") == frozenset()
     with pytest.raises(NothingMatched, match='keep: "mlp9" matches no weight'):
         matching(["mlp9"], paths, what="keep")
+    with pytest.raises(InputError, match=r'keep: "re:\(" is not a regular expression'):
+        matching(["re:("], paths, what="keep")
+
+
+def test_a_text_is_no_list() -> None:
+    with pytest.raises(InputError, match=r'^keep: got "\*\.mlp", expected a list of patterns$'):
+        matching("*.mlp", ["model.layers.0.mlp.up_proj"], what="keep")
+    with pytest.raises(InputError, match=r'^include: got "head", expected a list of names$'):
+        find_weights(Layout.of(families.build("llama")), include="head")

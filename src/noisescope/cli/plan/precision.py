@@ -71,6 +71,10 @@ def precision(
         raise InputError(f'--strategy: got "{strategy}", expected one of {" ".join(known.STRATEGIES)}')
     with interruptible(), flags_named(("avg_bits", "formats", "keep", "strategy", "data", "max_length"), context):
         names = flag("--formats", split_formats, formats)
+        from ...planning.exports import EXPORTS as TOOLS
+        from ...planning.exports import exports
+
+        refuse_files(home / EXPORTS, (tool.file for tool in TOOLS.values()), overwrite=overwrite)
         subject = Subject.open(report, model=model, data=data)
         loaded = load_subject(subject, device=device, attn=attn, trust_remote_code=trust_remote_code)
         from ...planning.degradation import degradation_of
@@ -97,11 +101,9 @@ def precision(
                 progress=progress,
             )
         show("".join(f"{printable(line)}\n" for line in str(plan).splitlines()))
-        from ...planning.exports import exports
-
+        page = plan.save(home)
         found = exports(plan.sections)
         found.save(home / EXPORTS)
-        page = plan.save(home)
     show(f"exports  {' '.join(one.tool for one in found.made) or 'none'}, in {printable(str(home / EXPORTS))}\n")
     show("".join(f" not {tool}: {printable(why)}\n" for tool, why in found.refused.items()))
     show(f"Plan: {printable(str(page))}\n")

@@ -75,6 +75,8 @@ class Format:
         """Share of the elements that would be rounded to a number beyond the ends of the grid, and are cut to them."""
         if not value.numel():
             return 0.0
+        if not value.ndim:
+            return self.clipped_share(value.view(1))
         _, scaled = self._scaled(value, axis)
         return float(self.grid.exceeded(scaled.values, scaled.zero).sum()) / value.numel()
 
@@ -85,7 +87,7 @@ class Format:
 
     def bits(self, shape: torch.Size | tuple[int, ...], *, axis: int = -1) -> float:
         """Bits per element of a tensor of that shape, scales counted, but for those of which there is one a tensor."""
-        along = shape[axis]
+        along = shape[axis] if shape else 1
         if self.block == "tensor" or self.rule == "none" or not along:
             return float(self.grid.bits)
         blocks = 1 if self.block == "channel" else -(-along // int(self.block))

@@ -12,10 +12,16 @@ from math import inf
 import torch
 from torch import Tensor
 
-__all__ = ["BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "INT4", "INT8", "Grid"]
+__all__ = ["BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "INT4", "INT8", "Grid", "power_of_two"]
 
 _EXPONENT = {torch.float32: (torch.int32, 0x7F800000), torch.float64: (torch.int64, 0x7FF0000000000000)}
 """dtype -> integer of the same width, and where its exponent is in it"""
+
+
+def power_of_two(value: Tensor) -> Tensor:
+    """The largest power of two that each value (float32 or float64) reaches; 0 for subnormal numbers and for 0."""
+    integer, exponent = _EXPONENT[value.dtype]
+    return value.contiguous().view(integer).bitwise_and(exponent).view(value.dtype)
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,11 @@ class Grid:
     def stochastic(self, value: Tensor, uniform: Tensor, zero: Tensor | None = None) -> Tensor:
         """Each value on one of its two neighbours, by numbers from [0, 1) of the same shape."""
         step = self._steps(value)
-        if step is None:
-            return self._bounded((value + uniform).floor_(), zero)
-        return self._bounded((value / step).add_(uniform).floor_().mul_(step), zero)
+        in_steps = value if step is None else value / step
+        below = in_steps.floor()
+        # compared with the way from below, not added to it: what is on the grid has none, and stays
+        rounded = below.add_((in_steps - below).gt_(uniform))
+        return self._bounded(rounded if step is None else rounded.mul_(step), zero)
 
     def exceeded(self, value: Tensor, zero: Tensor | None = None) -> Tensor:
         """Where the nearest number, were there one for every value, lies beyond the ends of the grid."""
@@ -62,9 +70,7 @@ class Grid:
         """The distance of neighbours around each value: its power of two, less the mantissa's bits."""
         if self.mantissa_bits is None:
             return None
-        integer, exponent = _EXPONENT[value.dtype]
-        power = value.contiguous().view(integer).bitwise_and(exponent).view(value.dtype)
-        return power.clamp_(self.smallest_normal, self.highest).mul_(2.0**-self.mantissa_bits)
+        return power_of_two(value).clamp_(self.smallest_normal, self.highest).mul_(2.0**-self.mantissa_bits)
 
     def _bounded(self, value: Tensor, zero: Tensor | None) -> Tensor:
         if zero is not None:

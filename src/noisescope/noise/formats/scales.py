@@ -12,16 +12,19 @@ Without the second level a block scale in E4M3 ends at 2^-9, and a tensor of sma
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from .grids import E4M3, Grid
+from .grids import E4M3, Grid, power_of_two
 
 __all__ = ["RULES", "SCALE_BITS", "Blocks", "Scaled"]
 
 _SMALLEST = torch.finfo(torch.float32).smallest_normal
+_LARGEST_SHARED = 2.0**127
+"""of E8M0"""
 _SMALLEST_TENSOR_SCALE = 2.0**-118
 """of NVFP4: its inverse, and that over the smallest block scale, are numbers still"""
 _SMALLEST_BLOCK_SCALE = 2.0**-6
@@ -56,8 +59,13 @@ class Blocks:
         return self.rows.abs().amax(-1, keepdim=True)
 
     def stored(self, scale: Tensor) -> Tensor:
-        """The scale as it is stored: never zero."""
-        return scale.clamp_(min=_SMALLEST).to(self.scale_dtype).to(self.rows.dtype)
+        """The scale as it is stored: never zero, and infinite only where a value is."""
+        return _within(scale, torch.finfo(self.scale_dtype).max).to(self.scale_dtype).to(self.rows.dtype)
+
+
+def _within(scale: Tensor, largest: float) -> Tensor:
+    """Scales of finite values within what can be stored: float64 has larger ones, whose values are then cut."""
+    return torch.where(scale < inf, scale.clamp(_SMALLEST, largest), scale)
 
 
 Rule: TypeAlias = Callable[[Blocks], Scaled]
@@ -81,15 +89,15 @@ def _from_least(blocks: Blocks) -> Scaled:
     grid = blocks.grid
     least = blocks.rows.amin(-1, keepdim=True).clamp_(max=0)
     most = blocks.rows.amax(-1, keepdim=True).clamp_(min=0)
-    scale = ((most - least) / (grid.highest - grid.lowest)).clamp_(min=_SMALLEST)
+    # by halves, as the whole range of the largest numbers is none itself
+    scale = ((most / 2 - least / 2) / ((grid.highest - grid.lowest) / 2)).clamp_(min=_SMALLEST)
     zero = (grid.lowest - (least / scale).round_()).clamp_(grid.lowest, grid.highest)
     scale = blocks.stored(scale)
     return Scaled(blocks.rows * (1.0 / scale), scale, zero)
 
 
 def _shared_exponent(blocks: Blocks) -> Scaled:
-    power = blocks.largest().float().view(torch.int32).bitwise_and(0x7F800000).view(torch.float32)
-    scale = power.mul_(2.0**-blocks.grid.largest_power).clamp_(min=_SMALLEST).to(blocks.rows.dtype)
+    scale = _within(power_of_two(blocks.largest()).mul_(2.0**-blocks.grid.largest_power), _LARGEST_SHARED)
     return Scaled(blocks.rows / scale, scale)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from ... import store
 from ...errors import InputError, unknown_name
-from .planned import Inexpressible, Planned
+from .planned import Inexpressible, Planned, UnfitModel
 
 __all__ = ["EXPORTS", "Export", "Exports", "Tool", "Written", "export", "exports", "register"]
 
@@ -41,8 +41,14 @@ class Exports:
     """tool -> why not, in one sentence"""
 
     def save(self, directory: str | Path) -> list[Path]:
-        """Writes each file into a directory, which is made if needed; those that are there are replaced."""
+        """Writes each file into a directory, which is made if needed.
+
+        Those that are there are replaced, and those of tools that refuse are removed: they would be of another plan.
+        """
         home = store.make_directory(Path(directory))
+        for stale in (home / EXPORTS[name].file for name in self.refused):
+            if stale.is_file():
+                store.remove(stale)
         for one in self.made:
             store.atomic_write(home / one.file, one.text.encode())
         return [home / one.file for one in self.made]
@@ -117,5 +123,6 @@ def _written(planned: Planned, tool: Tool) -> Export:
             raise Inexpressible("has nothing to do: the plan keeps all weights in 16 bit")
         found = tool.write(planned)
     except Inexpressible as what:
-        raise InputError(f"{tool.title} {what}; plan with --formats {','.join(tool.formats)}") from None
+        others = "" if isinstance(what, UnfitModel) else f"; plan with --formats {','.join(tool.formats)}"
+        raise InputError(f"{tool.title} {what}{others}") from None
     return Export(tool.name, tool.file, found.text, tuple(note for note, applies in found.notes.items() if applies))

@@ -14,7 +14,7 @@ from gguf import MODEL_ARCH, MODEL_TENSOR, MODEL_TENSORS, TensorNameMap, get_ten
 
 from ...noise.formats import Format
 from .export import Written, register
-from .planned import Inexpressible, Planned, PlannedWeight
+from .planned import Inexpressible, Planned, PlannedWeight, UnfitModel
 
 __all__: list[str] = []
 
@@ -37,8 +37,8 @@ _LAST = (
 @register("llama.cpp", title="llama.cpp", file="llama-quantize.args", formats=("mxfp4", "int8:group=32", "bf16"))
 def write(planned: Planned) -> Written:
     """Arguments, quoted for a shell, one option a line."""
-    planned.spelled(_word)
     names = _tensors(planned.weights)
+    planned.spelled(_word)
     types = [f"^{re.escape(name)}$={_type(weight)}" for weight, name in zip(planned.weights, names, strict=True)]
     options = [("--token-embedding-type", "bf16"), ("--output-tensor-type", "bf16")]
     options += [("--tensor-type", text) for text in types]
@@ -67,7 +67,7 @@ def _tensors(weights: tuple[PlannedWeight, ...]) -> list[str]:
         mapped = tuple(names.get_name(f"{kind}.weight", (".weight",)) or "" for kind in kinds)
         found |= {mapped} if all(mapped) else set()
     if len(found) != 1:
-        raise Inexpressible(f"has {'several' if found else 'no'} names for the modules of this model")
+        raise UnfitModel(f"has {'several' if found else 'no'} names for the modules of this model")
     named = zip(weights, found.pop(), strict=True)
     return [re.sub(r"^blk\.0\.", f"blk.{weight.layer}.", name) for weight, name in named]
 
@@ -76,7 +76,7 @@ def _in_first_block(weight: PlannedWeight) -> str:
     """The path of the same module in block 0: names are alike in all blocks."""
     parts = weight.path.split(".")
     if not isinstance(weight.layer, int) or str(weight.layer) not in parts:
-        raise Inexpressible("names tensors by the number of their block, and a module of this model has none")
+        raise UnfitModel("names tensors by the number of their block, and a module of this model has none")
     parts[parts.index(str(weight.layer))] = "0"
     return ".".join(parts)
 

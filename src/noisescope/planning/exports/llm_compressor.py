@@ -10,7 +10,7 @@ import yaml
 from ...noise.formats import Format
 from .export import Written, register
 from .names import as_regex, named
-from .planned import Inexpressible, Planned
+from .planned import Planned, UnfitModel
 
 __all__: list[str] = []
 
@@ -35,7 +35,7 @@ _NVFP4 = "q, k and v, and gate and up, share the scale of the tensor in NVFP4."
 def write(planned: Planned) -> Written:
     """A recipe with one `QuantizationModifier`."""
     if planned.transposed:
-        raise Inexpressible("leaves Conv1D as they are, and this model has them")
+        raise UnfitModel("leaves Conv1D as they are, and this model has them")
     planned.spelled(_arguments)
     groups = {
         f"group_{number}": {

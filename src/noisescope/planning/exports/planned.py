@@ -9,13 +9,17 @@ from ...errors import InputError, quoted
 from ...noise.formats import Format, parse_format
 from ...specs import Layer
 
-__all__ = ["Inexpressible", "Planned", "PlannedWeight"]
+__all__ = ["Inexpressible", "Planned", "PlannedWeight", "UnfitModel"]
 
 _T = TypeVar("_T")
 
 
 class Inexpressible(Exception):
     """What a tool cannot say; `export` makes one sentence of it, which begins with the tool's name."""
+
+
+class UnfitModel(Inexpressible):
+    """What a tool cannot say of a model, whatever the formats."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from ...noise.formats import Format
 from ...store.encoding import encode
 from .export import Written, register
-from .planned import Inexpressible, Planned
+from .planned import Inexpressible, Planned, UnfitModel
 
 __all__: list[str] = []
 
@@ -30,11 +30,10 @@ _NVFP4 = "NVFP4 takes weights whose sides are multiples of 16."
 def write(planned: Planned) -> Written:
     """A `TorchAoConfig` with one `FqnToConfig`; what it does not name stays as it is."""
     if planned.transposed:
-        raise Inexpressible("computes with nn.Linear, and this model has Conv1D")
-    configs = planned.spelled(_config)
-    if any(path.startswith("re:") or path == "_default" for path in configs):
-        raise Inexpressible("would take the name of a module for a pattern, as it begins with re: or is _default")
-    named = _typed("FqnToConfig", {"fqn_to_config": configs}, version=1)
+        raise UnfitModel("computes with nn.Linear, and this model has Conv1D")
+    if any(weight.path.startswith("re:") or weight.path == "_default" for weight in planned.weights):
+        raise UnfitModel("would take the name of a module for a pattern, as it begins with re: or is _default")
+    named = _typed("FqnToConfig", {"fqn_to_config": planned.spelled(_config)}, version=1)
     names = {form.name for form in planned.formats}
     notes = {
         _CONV1D: not planned.straight,

@@ -3,7 +3,7 @@
 Groups that are stored together (q, k and v; gate and up) get one format. What is kept has 16 bits, and counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,7 +45,7 @@ class Point:
 
 
 def require_bits(
-    avg_bits: float, weights: Mapping[str, Weight], formats: Sequence[str], *, keep: Sequence[str] = ()
+    avg_bits: float, weights: Mapping[str, Weight], formats: Sequence[str], *, keep: Collection[str] = ()
 ) -> None:
     """Raises for an average that no choice of these formats has: before anything is run."""
     kept = matching(keep, weights, what="keep")

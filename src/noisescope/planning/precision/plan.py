@@ -111,6 +111,7 @@ def sections(
             "gap": chosen.gap,
             "counts": dict(Counter(chosen.formats.values())),
             "kept": sorted(candidates.kept),
+            "left_out": list(candidates.known.map.left_out),
         },
         "weights": [_weight(place, candidates, chosen) for place in candidates.known.map.places],
         "verified": [

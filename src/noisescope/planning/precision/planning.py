@@ -98,7 +98,7 @@ def plan_precision(
     if strategy == "threshold":
         require_sizes(asked.formats)
     layout = Layout.of(model, blocks=blocks)
-    require_bits(asked.avg_bits, find_weights(layout), asked.formats, keep=tuple(keep))
+    require_bits(asked.avg_bits, find_weights(layout), asked.formats, keep=keep)
     texts = Texts.of(
         model,
         data,

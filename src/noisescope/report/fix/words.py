@@ -15,7 +15,7 @@ def headline(sections: Sections, name: Name = str) -> str:
     """What has to be raised, and to what that leads."""
     low, high, target = name(sections["format"]), name(sections["raised_format"]), number(sections["max_kl"])
     if not sections["met"]:
-        left = number(sections["least_kl"])
+        left = _found(sections, sections["groups"])
         return f"No: with all weights raised from {low} to {high} the KL is {left} nats per token, above {target}."
     count = len(sections["raised"])
     if not count:
@@ -27,9 +27,12 @@ def headline(sections: Sections, name: Name = str) -> str:
 
 
 def basis(sections: Sections, name: Name = str) -> str:
-    """Why not fewer."""
+    """Why not fewer, and what is not looked at."""
     data, count = sections["data"], len(sections["raised"])
     where = f"Ordered by a map of {data['rows']} rows of {name(data['name'])}, run on {data['held_out_rows']} others."
+    if out := sections["left_out"]:
+        more = f" and {number(len(out) - 1)} more" if len(out) > 1 else ""
+        where += f" Left as they are, as the model does not call their modules: {name(out[0])}{more}."
     fewer = _found(sections, count - 1)
     return f"One fewer was run too: {fewer}. {where}" if sections["met"] and count and fewer else where
 

@@ -5,7 +5,7 @@ from ..markdown import markdown_table
 from ..page.table import Table
 from ..rows import Sections
 from . import tables
-from .words import against, agreement, headline, mixture, remarks
+from .words import against, agreement, headline, mixture, refinement, remarks
 
 __all__ = ["render_markdown"]
 
@@ -21,7 +21,7 @@ def render_markdown(sections: Sections) -> str:
         _table(tables.verified(sections)),
         f"Weights: {mixture(sections, code)}.",
         _table(tables.by_layer(sections)),
-        " ".join([agreement(sections, code), *map(prose, remarks(sections))]),
+        " ".join([*filter(None, [refinement(sections)]), agreement(sections, code), *map(prose, remarks(sections))]),
     )
     return "\n\n".join(parts) + "\n"
 

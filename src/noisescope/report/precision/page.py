@@ -7,7 +7,7 @@ from ..html import render_plain
 from ..rows import Sections
 from . import tables
 from .trade_off import picture
-from .words import against, agreement, headline, mixture, remarks
+from .words import against, agreement, headline, mixture, refinement, remarks
 
 __all__ = ["render_page"]
 
@@ -36,6 +36,7 @@ def _contents(sections: Sections) -> dict[str, Any]:
         "verified": tables.verified(sections),
         "picture": picture(sections),
         "mixture": mixture(sections),
+        "refinement": refinement(sections),
         "layers": tables.by_layer(sections),
         "weights": tables.weights(sections),
         "agreement": agreement(sections),

@@ -15,7 +15,7 @@ from ..escaping import short
 from ..figures import Interval, in_ascii, number
 from ..rows import Sections
 from ..summary import columns
-from .words import against, agreement, headline, mixture, remarks
+from .words import against, agreement, headline, mixture, refinement, remarks
 
 __all__ = ["screen_lines"]
 
@@ -37,5 +37,6 @@ def _lines(sections: Sections) -> Iterator[str]:
     yield columns([head, *rows], before=" ")
     yield ""
     yield f"weights  {mixture(sections, short)}"
+    yield from filter(None, [refinement(sections)])
     yield agreement(sections, short)
     yield from remarks(sections)

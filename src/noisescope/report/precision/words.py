@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import TypeAlias
 
 from ..figures import Interval, number, plural, share
 from ..layers import label
 from ..rows import Sections
 
-__all__ = ["against", "agreement", "headline", "mixture", "remarks"]
+__all__ = ["against", "agreement", "headline", "mixture", "refinement", "remarks"]
 
 Name: TypeAlias = Callable[[str], str]
 
@@ -46,10 +47,11 @@ def agreement(sections: Sections, name: Name = str) -> str:
     """Whether the map could be trusted."""
     found = sections["map"]
     rank, cells = Interval.of(found["spearman"]), len(found["checks"])
+    figures = [f"Spearman {rank}"] if rank.finite else []
+    figures += [f"predicted/measured {number(found['ratio'])}"] if isfinite(found["ratio"]) else []
     told = (
         f"The map of {number(len(sections['weights']))} weights x {number(len(sections['asked']['formats']))} formats "
-        f"agrees with running them: Spearman {rank} over {cells} checked cells, predicted/measured "
-        f"{number(found['ratio'])}."
+        f"beside {plural(cells, 'cell')} that were run: {', '.join(figures) or 'none of them changed anything'}."
     )
     if not found["failed"]:
         return told
@@ -57,9 +59,27 @@ def agreement(sections: Sections, name: Name = str) -> str:
     return f"{told} Second order fails for {failed}: these are planned with what was measured."
 
 
+def refinement(sections: Sections) -> str:
+    """What the steps after the programme came to; nothing if there were none."""
+    found = sections.get("refined")
+    if not found or not found["steps"]:
+        return ""
+    taken = [step for step in found["steps"] if step["taken"]]
+    tried = f"{plural(len(found['steps']), 'step')} tried, {len(taken) or 'none'} taken"
+    if not taken:
+        return f"Refined: {tried}; the programme's choice stands."
+    before, after = found["from"]["value"], taken[-1]["kl"]["value"]
+    return (
+        f"Refined: {tried}; KL {number(before)} to {number(after)} on the {found['rows']} rows that they were run on."
+    )
+
+
 def remarks(sections: Sections) -> list[str]:
     """What else has to be said."""
     found = []
+    if out := sections["plan"].get("left_out"):
+        more = f" and {number(len(out) - 1)} more" if len(out) > 1 else ""
+        found.append(f"Left as they are, as the model does not call their modules: {out[0]}{more}.")
     if gap := sections["plan"]["gap"]:
         found.append(f"The time for the programme ended with a proven gap of {share(gap)}.")
     far = [row for row in sections["map"]["checks"] if row["off"]]

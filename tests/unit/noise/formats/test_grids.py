@@ -102,3 +102,20 @@ def next_on(grid: Grid, low: Tensor) -> Tensor:
         moved = grid.nearest(middle.clone()) > low.double()
         below, above = torch.where(moved, below, middle), torch.where(moved, middle, above)
     return grid.nearest(above).float()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "INT4", "INT8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_stochastic_rounding_leaves_numbers_of_the_grid_where_they_are(name: str, dtype: torch.dtype) -> None:
+    """With the largest uniform number too, which a sum with it would round up to the next one."""
+    grid: Grid = getattr(grids, name)
+    numbers = torch.arange(grid.lowest, grid.highest + 1) if grid.mantissa_bits is None else oracles.codes(name)
+    numbers = numbers.to(dtype)
+    for uniform in (0.0, 0.5, 1 - torch.finfo(dtype).eps / 2):
+        assert torch.equal(grid.stochastic(numbers.clone(), torch.full_like(numbers, uniform)), numbers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_infinities_at_random_are_what_they_are_at_the_nearest(name: str) -> None:
+    grid, odd = getattr(grids, name), torch.tensor([torch.inf, -torch.inf])
+    assert torch.equal(grid.stochastic(odd.clone(), torch.full_like(odd, 0.5)), grid.nearest(odd.clone()))

@@ -135,6 +135,32 @@ def test_the_argument_is_left_alone() -> None:
     assert torch.equal(value, before)
 
 
+@pytest.mark.parametrize("text", EVERY)
+def test_a_single_number(text: str) -> None:
+    form, one = parse_format(text), torch.tensor(0.3)
+    assert quality(form, one) == quality(form, one.view(1))
+    assert form.bits(()) == form.bits((1,))
+
+
+@pytest.mark.parametrize("text", [*EVERY, "int8:asymmetric", "int4:asymmetric", "int8:tensor,asymmetric"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_numbers_are_rounded_or_cut(text: str, dtype: torch.dtype) -> None:
+    """Beyond what its scales reach, the end of the grid; infinite only in 16 bit."""
+    form, far = parse_format(text), torch.tensor([3e38, -3e38, 1e37, 0.0], dtype=dtype)
+    assert torch.allclose(form.round(far), far, rtol=0.1, atol=3e37) or form.name == "fp16"
+    further = far * 1e100 if dtype is torch.float64 else far
+    rounded = form.round(further)
+    assert not rounded.isnan().any()
+    assert rounded.isfinite().all() or form.rule == "none"
+    assert rounded[:2].sign().tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("text", EVERY)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_infinity_does_not_become_a_number(text: str, dtype: torch.dtype) -> None:
+    assert not parse_format(text).round(torch.tensor([inf, 1.0], dtype=dtype))[0].isfinite()
+
+
 # --- stochastic rounding ---------------------------------------------------------------------------------------------
 
 
@@ -142,17 +168,28 @@ def test_the_argument_is_left_alone() -> None:
 def test_stochastic_rounding_is_unbiased(text: str) -> None:
     """Over 400 draws the mean error of each element is within five of its standard errors of zero.
 
+    The variance of one draw is what the value is from its one neighbour, times what it is from the other.
+
     But for what is cut: the largest element of a block of symmetric integers, whose grid ends half a step below it.
     """
     form = parse_format(f"{text}{',' if ':' in text else ':'}stochastic")
     value = torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
     draws = torch.stack([form.round(value, key=Key(seed, "w")) for seed in range(400)]).double()
-    error, spread = draws.mean(0) - value.double(), draws.std(0) / 20
+    below, above = value.double() - draws.amin(0), draws.amax(0) - value.double()
+    error, spread = draws.mean(0) - value.double(), (below * above).clamp(min=0).sqrt() / 20
     cut = (draws.std(0) == 0) | (value.abs() >= 0.9 * value.abs().amax())
     if form.grid.mantissa_bits is None or form.name == "nvfp4":
         cut |= value.abs() >= 0.9 * value.abs().view(16, -1, 16).amax(-1).repeat_interleave(16, 1)
     assert cut.double().mean() < 0.3
     assert bool((error.abs() <= 5 * spread + 1e-7)[~cut].all())
+
+
+@pytest.mark.parametrize("text", ["bf16", "fp16", "mxfp8", "mxfp6", "mxfp4"])
+def test_what_a_format_holds_it_rounds_to_itself_at_random_too(text: str) -> None:
+    """Where scales are powers of two: what is held is then exactly a multiple of them."""
+    form, held = parse_format(f"{text}:stochastic"), parse_format(text).round(weights())
+    for seed in range(20):
+        assert torch.equal(form.round(held, key=Key(seed, "w")), held)
 
 
 def test_stochastic_rounding_is_keyed() -> None:

@@ -94,6 +94,35 @@ def test_every_tool_at_once(tmp_path: Any) -> None:
     assert [file.read_text() for file in files] == [one.text for one in found.made]
 
 
+def test_what_a_tool_had_of_another_plan_is_removed_if_it_refuses_this_one(tmp_path: Any) -> None:
+    exports(sections("llama", ["int8"])).save(tmp_path)
+    (tmp_path / "mine.json").write_text("{}")
+    (tmp_path / EXPORTS["bitsandbytes"].file).unlink()
+    (tmp_path / EXPORTS["bitsandbytes"].file).mkdir()
+    found = exports(sections("llama", ["mxfp6", "nvfp4", None]))
+    assert "gptqmodel" in found.refused
+    found.save(tmp_path)
+    kept = {*(one.file for one in found.made), "mine.json", EXPORTS["bitsandbytes"].file}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+@pytest.mark.parametrize(
+    ("plan", "tool", "why"),
+    [
+        (sections("gpt2", ["mxfp4"], axis=True), "torchao", "computes with nn.Linear, and this model has Conv1D"),
+        (sections("gpt2", ["int8"], axis=True), "llm-compressor", "leaves Conv1D as they are, and this model"),
+        (one("re:.*", "mxfp4"), "torchao", "would take the name of a module for a pattern"),
+        (one("model.layers.0.odd", "nvfp4"), "llama.cpp", "has no names for the modules of this model"),
+        (one("model.odd", "nvfp4"), "llama.cpp", "names tensors by the number of their block"),
+    ],
+)
+def test_no_formats_are_advised_where_none_would_do(plan: dict[str, Any], tool: str, why: str) -> None:
+    with pytest.raises(InputError) as caught:
+        export(plan, tool)
+    assert str(caught.value).startswith(f"{EXPORTS[tool].title} {why}")
+    assert "--formats" not in str(caught.value)
+
+
 @pytest.mark.parametrize("tool", EXPORTS)
 def test_the_same_plan_gives_the_same_bytes(tool: str) -> None:
     plan = sections("llama", EXPORTS[tool].formats)

@@ -69,7 +69,7 @@ def test_names_of_families_are_those_of_their_architecture(family: str) -> None:
 def test_a_model_without_names_in_gguf_is_refused() -> None:
     found = find_weights(Layout.of(families.build("opt")))
     rows = [{"path": path, "layer": weight.layer, "format": "mxfp4"} for path, weight in found.items()]
-    with pytest.raises(InputError, match=r"^llama.cpp has no names for the modules of this model; plan with"):
+    with pytest.raises(InputError, match=r"^llama.cpp has no names for the modules of this model$"):
         export({"weights": rows}, "llama.cpp")
 
 
