@@ -11,7 +11,7 @@ plans    at 4.5, 5 and 6 bits, scales counted: the plan, the programme's choice 
          choose from the same formats (round to nearest, the same blocks), groups that are stored together have one
          format. `more` is by how much each of them is above the plan, as a share, row by row of the text.
 
-Results go to results.json, one entry a model. `--rows` is for the map; a plan is refined on 128 of them.
+Results go to results.json, one entry a model. `--rows` is for the map; a plan is refined on 256 of them.
 """
 
 import argparse
@@ -168,7 +168,7 @@ class Row:
         return {**found, "same_as_plan": same, "more": ratio(mine - best, best).as_json()}
 
 
-def plans(checked: CheckedFormats, bench: Bench, refining: Bench, degradation: Any) -> dict[str, Any]:
+def plans(checked: CheckedFormats, bench: Bench, sloped: Bench, stepped: Bench, degradation: Any) -> dict[str, Any]:
     candidates, draw = Candidates(checked, PLANNED), np.random.default_rng(2)
     of_diagonal = Candidates(Diagonal(checked.map, ()), PLANNED)
 
@@ -182,7 +182,7 @@ def plans(checked: CheckedFormats, bench: Bench, refining: Bench, degradation: A
         start = time.process_time()
         alone = candidates.best(target)
         took = time.process_time() - start
-        steps = refine(candidates, alone, target, refining)
+        steps = refine(candidates, alone, target, sloped=sloped, stepped=stepped)
         single = min((n for n in run if singles[n].bits <= target), key=lambda name: run[name].ran.kl.value)
         rows = {"plan": ran(steps.chosen), "by the map alone": ran(alone), single: run[single]}
         if degradation is not None:
@@ -192,7 +192,10 @@ def plans(checked: CheckedFormats, bench: Bench, refining: Bench, degradation: A
         found[f"{target:g}"] = {
             "solve_cpu_s": took,
             "gap": alone.gap,
-            "steps": [[step.changed, step.predicted, step.measured.value, step.taken] for step in steps.steps],
+            "steps": [
+                [step.changed, step.predicted, step.measured and step.measured.value, step.taken]
+                for step in steps.steps
+            ],
             "refining_passes": steps.cost,
             "rows": {name: row.as_json(rows["plan"]) for name, row in rows.items()},
             "least": min(rows, key=lambda name: rows[name].ran.kl.value),
@@ -218,8 +221,10 @@ def run(name: str, rows: int, only: str | None) -> dict[str, Any]:
         checked = check_formats(known, bench, PLANNED)
         found["second_order_failed"] = list(checked.failed)
         report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50, spec=ns.DiagnosisSpec(level="layer"))
-        refined = part(parts.mapped, np.arange(parts.mapped.rows) < REFINED, 16)
-        found["plans"] = plans(checked, Bench(model, parts.plans), Bench(model, refined), degradation_of(report))
+        row = np.arange(parts.mapped.rows)
+        sloped, stepped = (part(parts.mapped, row // REFINED == number, 16) for number in (0, 1))
+        benches = (Bench(model, text) for text in (parts.plans, sloped, stepped))
+        found["plans"] = plans(checked, *benches, degradation_of(report))
     return found
 
 

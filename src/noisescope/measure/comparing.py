@@ -118,6 +118,10 @@ class Comparison:
         """Nats per predicted token."""
         return ratio(self.noisy.kl_nats, self.noisy.tokens, positive=True)
 
+    def kl_above(self, other: "Comparison") -> Estimate:
+        """By how much the KL is above that of another run on the same samples, paired; nats per predicted token."""
+        return ratio(self.noisy.kl_nats - other.noisy.kl_nats, self.noisy.tokens)
+
     @cached_property
     def flip_rate(self) -> Estimate:
         """Share of predictions whose first choice changed."""

@@ -114,9 +114,10 @@ class Bench:
         """What the blocks gave in the clean run, batch by batch; None if this model cannot be resumed from it."""
         return self._clean.recordings if self.resumes else None
 
-    def clean_logits(self, number: int) -> Tensor:
-        """What the undisturbed model gave for a batch, as `select` has it."""
-        return self._clean.logits[number].get()
+    @property
+    def clean_logits(self) -> list[Kept]:
+        """What the undisturbed model gave, batch by batch, as `select` has it; run now if it has not been."""
+        return self._clean.logits
 
     def keep(self) -> Clean:
         """The clean run, run if need be, for `know` of a later bench."""

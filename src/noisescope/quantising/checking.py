@@ -6,6 +6,7 @@ granted, the second order has failed for that format: all its layers are measure
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..errors import NonFinite
 from ..keys import Key
+from ..measure.comparing import Comparison
 from ..measure.intervals import Estimate
 from ..measure.rank_correlation import rank_correlations
 from ..points import Bench
@@ -20,7 +22,7 @@ from ..specs import Layer
 from .emulating import quantised
 from .format_map import FormatMap
 
-__all__ = ["FAR", "Cell", "CheckedFormats", "check_formats", "measure"]
+__all__ = ["FAR", "Cell", "CheckedFormats", "check_formats", "measure", "run_in"]
 
 FAR = 1.5
 """the factor by which a prediction may be off"""
@@ -143,12 +145,17 @@ def measure(bench: Bench, choice: Mapping[str, str], *, start: int = 0, seed: in
     """The KL of a choice of formats, by running it; infinite where the output is not finite."""
     if not choice:
         return Estimate(0.0, 0.0, 0.0, 0.0, bench.data.rows)
+    found = run_in(bench, choice, start=start, seed=seed)
+    return found.kl if found is not None else Estimate(inf, inf, inf, inf, bench.data.rows)
+
+
+def run_in(bench: Bench, choice: Mapping[str, str], *, start: int = 0, seed: int = 0) -> Comparison | None:
+    """The model in a choice of formats beside the model as it is; None where the output is not finite."""
     include = [name for name in ("head",) if any(layer == name for layer in _outside(bench, choice))]
-    try:
+    with suppress(NonFinite):
         emulation = quantised(bench.model, choice, layout=bench.layout, include=include, seed=seed)
-        return bench.compare(emulation, start=start).kl
-    except NonFinite:
-        return Estimate(inf, inf, inf, inf, bench.data.rows)
+        return bench.compare(emulation, start=start)
+    return None
 
 
 def _outside(bench: Bench, choice: Mapping[str, str]) -> Iterable[Layer]:

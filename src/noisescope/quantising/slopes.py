@@ -58,10 +58,11 @@ def slopes_at(bench: Bench, formats: Collection[str], choice: Mapping[str, str],
     """
     weights = find_weights(bench.layout)
     asked = Asked(tuple(map(parse_format, formats)), (), diagonal=False, seed=seed)
+    clean = bench.clean_logits  # before anything is rounded
     with quantised(bench.model, choice, layout=bench.layout, seed=seed) as emulation:
         gathering = Gathering(weights, asked, rounded=emulation.rounded)
-        for number, batch in enumerate(bench.data):
-            gathering.run(bench.model, batch, [_of_kl(bench.clean_logits(number))], bench.layout)
+        for batch, kept in zip(bench.data, clean, strict=True):
+            gathering.run(bench.model, batch, [_of_kl(kept.get())], bench.layout)
     total = np.concatenate(gathering.tokens).sum()
     return Slopes(tuple(gathering.called), asked.names, gathering.projections.sum(1) / total)
 

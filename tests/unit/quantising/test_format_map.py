@@ -1,6 +1,7 @@
 """The format map against the slow, obvious way: gradients sequence by sequence, and formats that are run."""
 
 from functools import cache
+from math import inf
 
 import numpy as np
 import pytest
@@ -16,11 +17,12 @@ from noisescope.diagnosis.accepting import data_for
 from noisescope.diagnosis.mapping import score_of_sampled
 from noisescope.errors import InputError
 from noisescope.keys import Key
+from noisescope.measure.intervals import Estimate
 from noisescope.measure.labels import as_batches
 from noisescope.noise.formats import parse_format
 from noisescope.points import Bench
 from noisescope.quantising import find_weights, map_formats
-from noisescope.quantising.checking import check_formats, measure
+from noisescope.quantising.checking import Cell, check_formats, measure
 from noisescope.quantising.format_map import FormatMap
 from noisescope.quantising.map_file import load_map, save_map
 from noisescope.sites import Layout
@@ -197,6 +199,21 @@ def test_where_the_second_order_fails_what_was_measured_stands() -> None:
     run = measure(bench, known.uniform("mxfp4", paths), start=3).value
     assert found.cost(paths, 3, "mxfp4") == pytest.approx(run)
     assert found.cost(paths, 3, "int8") == right.cost(paths, 3, "int8")
+
+
+def test_what_was_measured_stands_also_where_it_is_infinite_or_nothing() -> None:
+    known, bench = of_llama()
+    infinite = known.projections.copy()
+    infinite[:, :, 2] = np.inf
+    odd = FormatMap(known.places, known.formats, infinite, known.sequences, known.tokens)
+    found = check_formats(odd, bench, known.formats)
+    assert found.cost(known.layers[0], 0, "mxfp4") == inf
+    assert 0.7 < found.ratio < 1.4
+    estimate = Estimate(0.1, 0.05, 0.2, 0.01, 9)
+    none, endless = (Estimate(value, value, value, 0.0, 9) for value in (0.0, inf))
+    assert Cell(0, "mxfp4", estimate, none).correction == 0.0
+    assert Cell(0, "mxfp4", estimate, endless).correction == inf
+    assert Cell(0, "mxfp4", estimate, estimate.scaled(3)).correction == pytest.approx(3)
 
 
 # --- as a file, and what cannot be meant ---------------------------------------------------------------------------

@@ -148,13 +148,13 @@ def _weight(place: Any, candidates: Candidates, chosen: Chosen) -> dict[str, Any
 
 def _refined(found: Refined, texts: Texts) -> dict[str, Any]:
     return {
-        "rows": texts.refined.rows,
-        "from": found.start.as_json(),
+        "rows": texts.stepped.rows,
+        "from": None if found.start is None else found.start.as_json(),
         "steps": [
             {
                 "changed": step.changed,
                 "predicted": step.predicted,
-                "kl": step.measured.as_json(),
+                "kl": None if step.measured is None else step.measured.as_json(),
                 "taken": step.taken,
             }
             for step in found.steps

@@ -177,7 +177,8 @@ class _Run:
     ) -> None:
         self.texts, self.asked, self.keep, self.seed, self.progress = texts, asked, keep, seed, progress
         self._checking = Bench(model, texts.checked, layout=layout)
-        self._refining = Bench(model, texts.refined, layout=layout)
+        self._sloped = Bench(model, texts.sloped, layout=layout)
+        self._stepped = Bench(model, texts.stepped, layout=layout)
         self._verifying = Bench(model, texts.held_out, layout=layout)
 
     def check(self, known: FormatMap) -> CheckedFormats:
@@ -189,7 +190,15 @@ class _Run:
     def refine(self, candidates: Candidates, chosen: Chosen) -> Refined:
         """The choice, made better in steps."""
         tick = self.progress("steps", RUNS)
-        return refine(candidates, chosen, self.asked.avg_bits, self._refining, seed=self.seed, progress=tick)
+        return refine(
+            candidates,
+            chosen,
+            self.asked.avg_bits,
+            sloped=self._sloped,
+            stepped=self._stepped,
+            seed=self.seed,
+            progress=tick,
+        )
 
     def verify(self, candidates: Candidates, chosen: Chosen, others: Mapping[str, Chosen | None]) -> list[Verified]:
         """The plan, single formats and the other strategies, on text that was not used before."""
@@ -208,8 +217,8 @@ class _Run:
 
     def cost(self, known: FormatMap, refined: Refined | None) -> float:
         """Forward-pass equivalents, in passes over the rows of the map."""
-        benches = (self._checking, self._refining, self._verifying)
+        benches = (self._checking, self._sloped, self._stepped, self._verifying)
         tokens = sum(bench.cost * bench.data.tokens for bench in benches)
         if refined is not None:
-            tokens += refined.cost * self._refining.data.tokens
+            tokens += refined.cost * self._sloped.data.tokens
         return known.cost + tokens / self.texts.mapped.tokens

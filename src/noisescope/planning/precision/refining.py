@@ -7,7 +7,8 @@ has and e that of another,
     cost[group, e] = <G, e - a> + 1/2 (e - a)' F (e - a),        0 for what it has,
 
 holds as long as few groups change at once. So the programme is solved again with a limit on how many do; what it finds
-is run, and taken if its KL is less. If not, half as many may change. It ends where nothing is foretold to be worth it.
+is run on other text, and taken if its KL is less by more than chance. If not, half as many may change. It ends where
+nothing is foretold to be worth it.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from ...measure.intervals import Estimate
 from ...points import Bench
-from ...quantising.checking import measure
+from ...quantising.checking import run_in
 from ...quantising.slopes import Slopes, slopes_at
 from .choosing import Candidates, Chosen
 from .programme import Near, Option
@@ -40,8 +41,8 @@ class Step:
     """groups"""
     predicted: float
     """change of the KL, in nats per token"""
-    measured: Estimate
-    """the KL, on the rows that steps are run on"""
+    measured: Estimate | None
+    """the KL, on the rows that steps are run on; None where the output is not finite"""
     taken: bool
 
 
@@ -49,8 +50,8 @@ class Step:
 class Refined:
     """What the steps came to."""
 
-    start: Estimate
-    """the KL that was begun with, on the rows that steps are run on"""
+    start: Estimate | None
+    """the KL that was begun with, on the rows that steps are run on; None where the output is not finite"""
     steps: tuple[Step, ...]
     chosen: Chosen
     cost: float
@@ -61,37 +62,43 @@ def refine(
     candidates: Candidates,
     chosen: Chosen,
     avg_bits: float,
-    bench: Bench,
     *,
+    sloped: Bench,
+    stepped: Bench,
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> Refined:
-    """The plan after steps that made it better on the bench's rows, within the same bits."""
-    at, kl = chosen, measure(bench, chosen.formats, seed=seed)
-    start, steps, passes = kl, list[Step](), 0
+    """The plan after steps that made it better, within the same bits.
+
+    Slopes are those on the rows of one bench, steps are judged on the rows of the other: what fits the first by chance
+    does not fit the second.
+    """
+    at = start = run_in(stepped, chosen.formats, seed=seed)
+    steps, passes = list[Step](), 0
     around: _Around | None = None
     most = max(2, round(FIRST * len(candidates.groups)))
-    while most and len(steps) < RUNS and kl.value < float("inf"):
+    while at is not None and most and len(steps) < RUNS:
         if around is None:
             if passes == PASSES:
                 break
-            around, passes = (
-                _Around.of(candidates, at, slopes_at(bench, candidates.formats, at.formats, seed=seed)),
-                passes + 1,
-            )
+            passes += 1
+            around = _Around.of(candidates, chosen, slopes_at(sloped, candidates.formats, chosen.formats, seed=seed))
         new, predicted = around.best(avg_bits, most)
-        changed = around.changed(new)
-        if not changed or predicted > -WORTH * kl.value:
+        if not (changed := around.changed(new)) or predicted > -WORTH * at.kl.value:
             break
-        measured = measure(bench, new.formats, seed=seed)
-        taken = measured.value < kl.value
-        steps.append(Step(changed, predicted, measured, taken))
+        run = run_in(stepped, new.formats, seed=seed)
+        taken = run is not None and _better(run.kl_above(at))
+        steps.append(Step(changed, predicted, None if run is None else run.kl, taken))
         progress()
         if taken:
-            at, kl, around = new, measured, None
+            chosen, at, around = new, run, None
         else:
             most = min(most, changed) // 2
-    return Refined(start, tuple(steps), at, passes * Slopes.cost)
+    return Refined(None if start is None else start.kl, tuple(steps), chosen, passes * Slopes.cost)
+
+
+def _better(above: Estimate) -> bool:
+    return above.high < 0
 
 
 @dataclass(frozen=True)

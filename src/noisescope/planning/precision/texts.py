@@ -18,7 +18,7 @@ LEAST = 8
 CHECKED = 48
 """rows that cells of the map are run on"""
 REFINED = 128
-"""rows that a plan is refined on"""
+"""rows for the slopes of a plan, and as many others to run steps on"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,16 +65,25 @@ class Texts:
     @property
     def checked(self) -> EvaluationSet:
         """Some of what the map is made on, to run cells of it on."""
-        return self._first(CHECKED)
+        return self._some(0, CHECKED)
 
     @property
-    def refined(self) -> EvaluationSet:
-        """Some of what the map is made on, to refine a plan on."""
-        return self._first(REFINED)
+    def sloped(self) -> EvaluationSet:
+        """Some of what the map is made on, for the slopes of a plan."""
+        return self._some(0, self._refined)
 
-    def _first(self, rows: int) -> EvaluationSet:
-        taken = np.arange(self.mapped.rows) < rows
-        return part(self.mapped, taken, max(batch.rows for batch in self.mapped))
+    @property
+    def stepped(self) -> EvaluationSet:
+        """Others of what the map is made on, to run the steps on that slopes suggest."""
+        return self._some(self._refined, 2 * self._refined)
+
+    @property
+    def _refined(self) -> int:
+        return min(REFINED, self.mapped.rows // 2)
+
+    def _some(self, first: int, end: int) -> EvaluationSet:
+        row = np.arange(self.mapped.rows)
+        return part(self.mapped, (first <= row) & (row < end), max(batch.rows for batch in self.mapped))
 
 
 def part(data: EvaluationSet, taken: "np.ndarray[Any, np.dtype[np.bool_]]", batch_size: int) -> EvaluationSet:

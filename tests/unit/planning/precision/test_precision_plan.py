@@ -41,7 +41,7 @@ def row(found: ns.PrecisionPlan, name: str) -> dict:
 
 def test_the_plan_is_better_than_the_others_within_the_same_bits() -> None:
     rows = plan().sections["verified"]
-    assert [one["name"] for one in rows] == ["plan", "threshold rule", "all mxfp4", "all nvfp4"]
+    assert [one["name"] for one in rows] == ["plan", "by the map alone", "threshold rule", "all mxfp4", "all nvfp4"]
     assert all(one["bits"] <= 5 for one in rows)
     assert rows[0]["kl"]["value"] < min(one["kl"]["value"] for one in rows[1:])
     assert rows[0]["predicted_kl"] == pytest.approx(rows[0]["kl"]["value"], rel=0.4)
@@ -92,6 +92,19 @@ def test_what_is_kept_has_16_bits_and_counts() -> None:
     assert 6.3 < found.avg_bits <= 8
     low = {one["path"]: one["bits"] for one in found.sections["weights"]}
     assert {low[path] for path in kept} == {16.0}
+
+
+def test_steps_can_be_left_out_and_are_told() -> None:
+    alone = planned(avg_bits=5, degradation=DEGRADATION, refined=False)
+    assert alone.sections["refined"] is None
+    assert row(plan(), "by the map alone")["kl"] == row(alone, "plan")["kl"]
+    found = plan().sections["refined"]
+    taken = [step for step in found["steps"] if step["taken"]]
+    assert taken
+    assert taken[-1]["kl"]["value"] < found["from"]["value"]
+    for text in (str(plan()), plan().to_markdown(), plan().to_html()):
+        assert f"Refined: {len(found['steps'])} step" in text
+    assert "Refined" not in str(alone)
 
 
 def test_the_threshold_rule_as_a_strategy() -> None:
