@@ -12,7 +12,7 @@ from ..measure.readings import read
 from ..report import Report
 from .baseline import Baseline, Limits, limits_of, open_baseline
 from .checking import check
-from .history import Entry, append, entry_of
+from .history import Entry, append, entry_of, refuse_other
 from .judging import RESOLUTION, is_worse
 from .result import RobustnessCheck
 
@@ -70,6 +70,7 @@ class RobustnessMonitor:
             resolution=self._resolution,
             tokenizer=tokenizer,
             name=str(checkpoint_step),
+            once_asked=self._refuse_other_history,
         )
         entry = entry_of(found, str(checkpoint_step))
         if self._history_file is not None:
@@ -87,6 +88,10 @@ class RobustnessMonitor:
             }
         )
         return self.history[-1]
+
+    def _refuse_other_history(self, asked: Mapping[str, Any]) -> None:
+        if self._history_file is not None:
+            refuse_other(self._history_file, asked)
 
     def plot_robustness_trend(self) -> "Figure":
         """A matplotlib figure of what noise on each operator cost, checkpoint by checkpoint."""
