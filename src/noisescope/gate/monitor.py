@@ -10,6 +10,7 @@ from torch import nn
 from ..errors import InputError
 from ..measure.readings import read
 from ..report import Report
+from ..store.encoding import with_numbers
 from .baseline import Baseline, Limits, limits_of, open_baseline
 from .checking import check
 from .history import Entry, append, entry_of, refuse_other
@@ -129,6 +130,6 @@ def _opened(baseline: object) -> Baseline | Limits:
     if isinstance(baseline, Report):
         return limits_of(baseline.sections, "baseline")
     if isinstance(baseline, Mapping):
-        rows = baseline.get("operator_analysis", baseline)
-        return limits_of({"operator_analysis": rows, **baseline}, "baseline")
+        given = with_numbers(baseline)
+        return limits_of({"operator_analysis": given.get("operator_analysis", given), **given}, "baseline")
     raise InputError(f"baseline: got {type(baseline).__name__}, expected a baseline, its file or a report")
