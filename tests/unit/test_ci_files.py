@@ -73,6 +73,15 @@ def test_github(home: Path) -> None:
     assert {"junit.xml", "check.md", "check.html", "trend.png"} <= {path.name for path in kept.iterdir()}
 
 
+def test_a_new_baseline_begins_a_new_history() -> None:
+    """The figures of two baselines cannot be drawn in one line: the file that is kept depends on the baseline's."""
+    steps = read("github-actions.yml")["jobs"]["check"]["steps"]
+    (kept,) = (step["with"] for step in steps if step.get("uses", "").startswith("actions/cache@"))
+    assert all("${{ hashFiles(env.BASELINE) }}" in kept[name] for name in ("key", "restore-keys"))
+    job = read("gitlab-ci.yml")["robustness"]
+    assert job["cache"]["key"]["files"] == [job["variables"]["BASELINE"]]
+
+
 def test_gitlab(home: Path) -> None:
     """With a limit that no model holds: the job is red, and its files are there all the same."""
     job = read("gitlab-ci.yml")["robustness"]

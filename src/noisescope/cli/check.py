@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InputError, printable
+from ..errors import InputError, NoisescopeError, printable
 from ..report.check import FILES
 from ..report.check.words import advice, subject, warning
 from ..specs import FIELDS, OPTIONS
@@ -41,7 +41,7 @@ from .loading import (
     say_which_model,
 )
 from .run_directory import refuse_place
-from .screen import show
+from .screen import said, show
 
 if TYPE_CHECKING:
     from ..gate import RobustnessCheck
@@ -139,9 +139,9 @@ def check(
             found = _run(loaded, known, asked)
         show(_told(found))  # before it is saved: it took a while, and the disk may be full
         _refuse(context, asked)
-        if history is not None:
-            found = _remember(found, history, label or loaded.name)
         page = found.save(output)
+        if history is not None:
+            _remember(found, history, label or loaded.name, output)
     show(f"Report: {printable(str(page))}\n")
     return found.exit_code
 
@@ -174,6 +174,11 @@ def _make_baseline(loaded: "LoadedModel", asked: Mapping[str, Any]) -> int:
 def _run(loaded: "LoadedModel", known: "Baseline | Limits", asked: Mapping[str, Any]) -> "RobustnessCheck":
     """The check itself; errors about the baseline call it by its file."""
     from ..gate import check as run
+    from ..gate.history import refuse_other
+
+    def look_at_history(question: Mapping[str, Any]) -> None:
+        if asked["history"] is not None:
+            refuse_other(asked["history"], question)
 
     with bars() as progress:
         try:
@@ -183,6 +188,7 @@ def _run(loaded: "LoadedModel", known: "Baseline | Limits", asked: Mapping[str, 
                 baseline=known,
                 tokenizer=loaded.tokenizer,
                 name=loaded.name,
+                once_asked=look_at_history,
                 progress=progress,
                 **{name: asked[name] for name in ("max_degradation", "resolution", "blocks", *_OPENING)},
             )
@@ -195,11 +201,15 @@ def _with_file(problem: str, file: str) -> str:
     return f"--baseline: {file}{problem.removeprefix('baseline')}" if problem.startswith("baseline: ") else problem
 
 
-def _remember(found: "RobustnessCheck", history: str, label: str) -> "RobustnessCheck":
+def _remember(found: "RobustnessCheck", history: str, label: str, output: str) -> None:
+    """Adds the check to the history and draws it; the verdict is saved and stands, whatever becomes of that."""
     from ..gate.history import append, entry_of
 
-    entries = append(history, found.sections["question"], entry_of(found, label))
-    return found.with_history([entry.as_json() for entry in entries])
+    try:
+        entries = append(history, found.sections["question"], entry_of(found, label))
+        found.with_history([entry.as_json() for entry in entries]).save(output)
+    except NoisescopeError as error:
+        said(f"noisescope: the result stands, but the history lacks it or is not drawn: {error}")
 
 
 def _told(found: "RobustnessCheck") -> str:
@@ -226,12 +236,14 @@ def _refuse(context: typer.Context, asked: Mapping[str, Any]) -> None:
     _refuse_directory(Path(asked["output"]), overwrite=overwrite)
     if asked["history"] is not None:
         with store_errors(Path(asked["history"])):
-            refuse_place(Path(asked["history"]).parent, [Path(asked["history"]).name])
+            refuse_place(Path(asked["history"]).parent, [Path(asked["history"]).name], flag="--history")
+    elif asked["label"] is not None:
+        raise InputError("--label: names the checkpoint in a history; give the file too (--history), or leave it out")
 
 
 def _refuse_file(name: str, file: str, *, overwrite: bool) -> None:
     with store_errors(Path(file)):
-        refuse_place(Path(file).parent, [Path(file).name])
+        refuse_place(Path(file).parent, [Path(file).name], flag=name)
         if os.path.lexists(file) and not overwrite:
             raise InputError(f"{name}: {file} is there already; use another name or --overwrite")
 
@@ -252,7 +264,12 @@ def _refuse_other_noise(known: "Baseline | Limits", asked: Mapping[str, Any], co
         f"--{name.replace('_', '-')}: got {plain[name]}, but the baseline was made with {known.question[name]}; leave "
         "it out, or make another baseline"
         for name in _NOISE
-        if is_typed(name, context) and plain[name] != known.question[name]
+        if is_typed(name, context) and _in_any_order(plain[name]) != _in_any_order(known.question[name])
     ]
     if problems:
         raise InputError(*problems)
+
+
+def _in_any_order(value: Any) -> Any:
+    """Operators are asked for as a set: which of them is named first makes no difference."""
+    return sorted(map(str, value)) if isinstance(value, list) else value

@@ -134,7 +134,7 @@ def diagnose(
         overwrite=overwrite and not _is_beaten("overwrite", "resume", context),
         resume=resume and not _is_beaten("resume", "overwrite", context),
         command=context.obj or ["diagnose"],
-        asked={name: asked[name] for name in ("model", "data")},
+        asked={name: asked[name] for name in ("model", "data", "tokenizer")},
     )
 
     with interruptible():

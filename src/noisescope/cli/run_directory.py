@@ -165,16 +165,16 @@ def _say(message: str) -> None:
     sys.stderr.write(f"noisescope: {printable(message)}\n")
 
 
-def refuse_place(path: Path, writes: Sequence[str]) -> None:
-    """Raises for a directory in which these files could not be written."""
+def refuse_place(path: Path, writes: Sequence[str], *, flag: str = "--output") -> None:
+    """Raises for a directory in which these files could not be written; `flag` is what would choose another."""
     nearest = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
     if not nearest.is_dir():
-        raise StoreError(f"cannot write {path}: {nearest} is a file, expected a directory; choose another --output")
+        raise StoreError(f"cannot write {path}: {nearest} is a file, expected a directory; choose another {flag}")
     if not os.access(nearest, os.W_OK):
-        raise StoreError(f"cannot write {path}: permission denied; choose another --output")
+        raise StoreError(f"cannot write {path}: permission denied; choose another {flag}")
     for name in writes:
         if (path / name).is_dir():
-            raise StoreError(f"cannot write {path / name}: it is a directory, expected a file; choose another --output")
+            raise StoreError(f"cannot write {path / name}: it is a directory, expected a file; choose another {flag}")
 
 
 def _refuse_content(path: Path, writes: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Plans as the method documents spell them: a migration, and bits by the threshold rule."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import nn
 from ..diagnosis import diagnose
 from ..diagnosis.by_layer import layer_degradation
 from ..errors import InputError, quoted
-from ..planning import assign_bits, plan_migration
+from ..planning import assign_bits, average_bits, plan_migration
 from ..report.migration.words import check
 from ..specs import Layer
 
@@ -38,19 +39,36 @@ def generate_mixed_precision_config(
 ) -> dict[Layer, int]:
     """{layer: bits} by the documented thresholds; `planning.threshold` has the rule.
 
+    Where the rule cannot come down to the target it comes as close as it can, with a warning: layers that lose more
+    than 10% keep their bits whatever is asked.
+
     Args:
         sensitivity_profile: layer -> degradation, layer -> a row that has one, or the windows of a report.
         target_avg_bits: bits on average, at most.
         sizes: layer -> number of weights, for a weighted average.
     """
-    return assign_bits(_profile(sensitivity_profile), target=target_avg_bits, sizes=sizes)
+    return _assigned(sensitivity_profile, target_avg_bits, sizes)
 
 
 def assign_precision(
     sensitivity_profile: Mapping[Any, Any], target_avg_bits: float = 6, *, sizes: Mapping[Layer, float] | None = None
 ) -> dict[Layer, int]:
     """The same as `generate_mixed_precision_config`, by its other name."""
-    return generate_mixed_precision_config(sensitivity_profile, target_avg_bits, sizes=sizes)
+    return _assigned(sensitivity_profile, target_avg_bits, sizes)
+
+
+def _assigned(
+    profile: Mapping[Any, Any], target_avg_bits: float, sizes: Mapping[Layer, float] | None
+) -> dict[Layer, int]:
+    target = _plain(target_avg_bits)
+    bits = assign_bits(_profile(profile), target=target, sizes=sizes, closest=True)
+    if (average := average_bits(bits, sizes)) > target:
+        warnings.warn(
+            f"target_avg_bits: got {target:g}, the rule comes down to {average:.3g}, as layers that lose more than 10% "
+            "keep their bits; `noisescope plan precision` trades all layers off",
+            stacklevel=3,
+        )
+    return bits
 
 
 def _profile(given: Mapping[Any, Any]) -> Mapping[Any, float]:
@@ -60,4 +78,10 @@ def _profile(given: Mapping[Any, Any]) -> Mapping[Any, float]:
     rows = {layer: row for layer, row in given.items() if isinstance(row, Mapping)}
     if rows and len(rows) == len(given) and all({"start_layer", "end_layer"} <= row.keys() for row in rows.values()):
         return layer_degradation(rows)
-    return {**given, **{layer: row.get("degradation") for layer, row in rows.items()}}
+    found = {**given, **{layer: row.get("degradation") for layer, row in rows.items()}}
+    return {layer: _plain(value) for layer, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy or a tensor of one as a plain number."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value

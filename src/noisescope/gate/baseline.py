@@ -10,6 +10,8 @@ A report of `diagnose` may stand in for a baseline, for its limits alone: it has
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import isnan
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +146,12 @@ def _baseline(content: Mapping[str, Any]) -> Baseline:
     for name, counts in {"clean": clean, **noisy}.items():
         if len(counts) != len(asked) or (counts > asked).any():
             raise ValueError(f"evaluation of {name}: not right predictions of as many sequences")
-    if missing := {"places", *_USUAL} - set(content["question"]):
+    if not clean.any():
+        raise ValueError("evaluation of clean: no prediction is right, so that there is nothing to lose")
+    if missing := {"places", "n_samples", *_USUAL} - set(content["question"]):
         raise ValueError(f"question: no {min(missing)}")
+    if content["question"]["n_samples"] != len(asked):
+        raise ValueError(f"evaluation: {len(asked)} sequences, the question has {content['question']['n_samples']}")
     if not noisy or list(noisy) != list(content["question"]["places"]):
         raise ValueError("evaluation: other operators than the question has")
     evaluation = Evaluation(asked, clean, noisy, float(found["chance"]), float(found["cost"]))
@@ -164,12 +170,19 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def limits_of(found: Mapping[str, Any], label: str) -> Limits:
     """The limits that a report's sections, or its operators alone, give."""
-    rows = {name: row for name, row in found["operator_analysis"].items() if "degradation" in row}
+    analysis = found["operator_analysis"]
+    if not isinstance(analysis, Mapping):
+        raise InputError(f"{label}: operator_analysis: got {quoted(analysis)}, expected operators; {_LIKE}")
+    for name, row in analysis.items():
+        _refuse_row(row, f"{label}: {one_line(name)}")
+    rows = {name: row for name, row in analysis.items() if "degradation" in row}
     if not rows:
         raise InputError(f"{label}: a report without operators; run `noisescope diagnose --level operator`")
     if any(row.get("severity") == "inconclusive" for row in rows.values()):
         raise InputError(f"{label}: a report of a model that is no better than chance: it has nothing to lose")
     config = found.get("config", {})
+    if not isinstance(config, Mapping):
+        raise InputError(f"{label}: config: got {quoted(config)}, expected what a report has there")
     return Limits(
         model=str(config.get("model", "report")),
         question={name: config.get(name, value) for name, value in _USUAL.items()},
@@ -177,3 +190,21 @@ def limits_of(found: Mapping[str, Any], label: str) -> Limits:
         degradation={name: row["degradation"] for name, row in rows.items()},
         highest=max(row.get("degradation_interval", (0, row["degradation"]))[1] for row in rows.values()),
     )
+
+
+_LIKE = "pass a report, or what `operator_level_diagnosis` returns"
+
+
+def _refuse_row(row: object, label: str) -> None:
+    """Raises for what is no operator of a report."""
+    if not isinstance(row, Mapping):
+        raise InputError(f"{label}: got {quoted(row)}, expected a mapping with its degradation; {_LIKE}")
+    value, interval = row.get("degradation", 0.0), row.get("degradation_interval", (0.0, 0.0))
+    if not _is_number(value):
+        raise InputError(f"{label}: degradation: got {quoted(value)}, expected a number; {_LIKE}")
+    if not isinstance(interval, (list, tuple)) or len(interval) != 2 or not all(map(_is_number, interval)):
+        raise InputError(f"{label}: degradation_interval: got {quoted(interval)}, expected two numbers; {_LIKE}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and not isnan(value)

@@ -6,7 +6,7 @@ found = noisescope.check(candidate, texts, baseline="baseline.json", max_degrada
 print(found)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ def check(
     max_length: int | None = None,
     blocks: str | None = None,
     name: str | None = None,
+    once_asked: Callable[[Mapping[str, Any]], None] = lambda _asked: None,
     progress: Progress = silent,
 ) -> RobustnessCheck:
     """Whether a checkpoint is as robust as the one that the baseline was made of, and within a limit.
@@ -124,6 +125,7 @@ def check(
         max_length: tokens of a row.
         blocks: where the blocks are, for a model whose structure is not recognised.
         name: what the model is called.
+        once_asked: told what is going to be measured, before it is; what it raises ends the check.
         progress: told how far the run is.
     """
     checked({"max_degradation": max_degradation, "resolution": resolution}, CHECKS)
@@ -136,6 +138,7 @@ def check(
     run = _opened(model, data, spec, opening, tokenizer=tokenizer, blocks=blocks)
     asked = question(run, tokenizer)
     _refuse_other(known, asked, label)
+    once_asked(asked)
     limit = max_degradation if max_degradation is not None or isinstance(known, Baseline) else _limit_of(known)
     with enough_memory(int(opening["batch_size"] or 16)):
         found = evaluate(run, progress=progress)
@@ -246,4 +249,7 @@ def _rules(rows: list[OperatorRow], allowed: Allowed, *, tests: int) -> dict[str
         "power": POWER,
         "tests": tests,
         "detectable": max((row.detectable for row in rows if row.detectable is not None), default=None),
+        "detectable_excess": max(
+            (row.detectable_excess for row in rows if row.detectable_excess is not None), default=None
+        ),
     }

@@ -11,11 +11,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, StoreError
 from ..store import Journal
 from .result import RobustnessCheck
 
-__all__ = ["Entry", "append", "entry_of"]
+__all__ = ["Entry", "append", "entry_of", "refuse_other"]
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,30 @@ def entry_of(check: RobustnessCheck, label: str) -> Entry:
 def append(path: str | Path, question: Mapping[str, Any], entry: Entry) -> list[Entry]:
     """Adds an entry to the history in a file, which is made if it is not there; all entries, the new one last.
 
-    Raises InputError naming what differs if the file is of another measurement, StoreError if another process is at it.
+    Raises as `refuse_other` does, and StoreError if another process is at the file.
     """
+    refuse_other(path, question)
     with Journal(path) as journal:
-        try:
-            journal.begin(question)
-        except InputError as error:
-            differs = str(error).partition(";")[0]
-            raise InputError(f"{differs}: its figures cannot be drawn with these; use another history") from None
+        journal.begin(question)
         journal.keep(_unused(journal), entry)
         found = [journal.recall(Entry, key) for key in journal.keys]
     return [one for one in found if one is not None]
+
+
+def refuse_other(path: str | Path, question: Mapping[str, Any]) -> None:
+    """Raises for a file that this measurement cannot be added to; worth asking before anything is measured.
+
+    InputError naming what differs if it is the history of another measurement, StoreError if it is none.
+    """
+    try:
+        Journal(path).refuse_other(question)
+    except InputError as error:
+        differs = str(error).partition(";")[0]
+        raise InputError(
+            f"{differs}: its figures cannot be drawn with these; use another history file (--history)"
+        ) from None
+    except StoreError as error:
+        raise StoreError(f"{str(error).partition(';')[0]}; use another history file (--history)") from None
 
 
 def _unused(journal: Journal) -> str:

@@ -59,6 +59,8 @@ class OperatorRow:
     """of "within the limit", adjusted for the family"""
     detectable: float | None = None
     """the smallest change that would be seen in 4 of 5 cases"""
+    detectable_excess: float | None = None
+    """the smallest excess over the limit that would be seen in 4 of 5 cases; None without a limit"""
     samples: int = 0
     """how many it would take to see what is wanted, where these were too few"""
 
@@ -137,6 +139,7 @@ def _row(row: _Measured, ps: Mapping[tuple[str, str], float], critical: Critical
         p=p,
         p_limit=p_limit,
         detectable=seen,
+        detectable_excess=None if allowed.max_degradation is None else _excess_seen(row, critical),
         samples=samples,
     )
 
@@ -195,13 +198,17 @@ def _near_limit(row: _Measured, critical: Critical, allowed: Allowed) -> list[st
         return []
     if level.value > limit:
         return [f"noise on it costs {_told(row)} of accuracy: above the limit of {limit:.1%}, but not significantly"]
-    excess = critical.both * level.stderr
+    excess = _excess_seen(row, critical)
     if level.interval()[1] > limit and excess > allowed.resolution:
         return [
             f"noise on it costs {_told(row)} of accuracy: an excess over the limit of {limit:.1%} would be seen from "
             f"{_points(excess)} on, {_points(allowed.resolution)} are wanted"
         ]
     return []
+
+
+def _excess_seen(row: _Measured, critical: Critical) -> float:
+    return critical.both * row.level.stderr
 
 
 def _unmeasured(name: str, why: str) -> OperatorRow:

@@ -10,9 +10,10 @@ from torch import nn
 from ..errors import InputError
 from ..measure.readings import read
 from ..report import Report
+from ..store.encoding import with_numbers
 from .baseline import Baseline, Limits, limits_of, open_baseline
 from .checking import check
-from .history import Entry, append, entry_of
+from .history import Entry, append, entry_of, refuse_other
 from .judging import RESOLUTION, is_worse
 from .result import RobustnessCheck
 
@@ -70,6 +71,7 @@ class RobustnessMonitor:
             resolution=self._resolution,
             tokenizer=tokenizer,
             name=str(checkpoint_step),
+            once_asked=self._refuse_other_history,
         )
         entry = entry_of(found, str(checkpoint_step))
         if self._history_file is not None:
@@ -87,6 +89,10 @@ class RobustnessMonitor:
             }
         )
         return self.history[-1]
+
+    def _refuse_other_history(self, asked: Mapping[str, Any]) -> None:
+        if self._history_file is not None:
+            refuse_other(self._history_file, asked)
 
     def plot_robustness_trend(self) -> "Figure":
         """A matplotlib figure of what noise on each operator cost, checkpoint by checkpoint."""
@@ -124,6 +130,6 @@ def _opened(baseline: object) -> Baseline | Limits:
     if isinstance(baseline, Report):
         return limits_of(baseline.sections, "baseline")
     if isinstance(baseline, Mapping):
-        rows = baseline.get("operator_analysis", baseline)
-        return limits_of({"operator_analysis": rows, **baseline}, "baseline")
+        given = with_numbers(baseline)
+        return limits_of({"operator_analysis": given.get("operator_analysis", given), **given}, "baseline")
     raise InputError(f"baseline: got {type(baseline).__name__}, expected a baseline, its file or a report")

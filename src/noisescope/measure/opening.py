@@ -17,15 +17,15 @@ from ..specs import OPTIONS, checked
 from .batches import EvaluationSet
 from .choosing import choose, first
 from .encoding import Encoded, Limits, encode, fit, task_of
-from .fields import samples
+from .fields import Choice, Question, samples
 from .objects import Tokenised
 from .reading import Prose, Rows
-from .sources import find
+from .sources import find, names_file, require_file
 from .texts import Encoder
 from .token_rows import check_ids, pack
 from .windows import DEFAULT_WINDOW, windows
 
-__all__ = ["open_data"]
+__all__ = ["open_data", "require_text"]
 
 T = TypeVar("T")
 
@@ -72,6 +72,20 @@ def open_data(
     rows = [row for one in encoded for row in one.rows]
     owners = [number for number, one in enumerate(encoded) for _ in one.rows]
     return EvaluationSet(data.name, pack(rows, owners, batch_size=batch_size), task_of(encoded))
+
+
+def require_text(name: str) -> None:
+    """Raises if the name means a file that is not there, or one of questions: before anything that takes time.
+
+    Datasets of the hub are not looked at.
+    """
+    require_file(name)
+    if not names_file(name):
+        return
+    data, field = find(name)
+    one = next(samples(data, field), None) if isinstance(data, Rows) else None
+    if isinstance(one, (Choice, Question)):
+        raise InputError(f"{data.label}: has questions, expected text; name a field of text ({data.label}:FIELD)")
 
 
 def _check_numbers(*, n_samples: int, batch_size: int, max_length: int | None, model_window: int | None) -> None:

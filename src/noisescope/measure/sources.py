@@ -13,7 +13,7 @@ from .objects import Tokenised, read_object
 from .reading import SUFFIXES, Prose, Rows, read_file
 from .texts import built_in_text
 
-__all__ = ["find", "require_file"]
+__all__ = ["find", "names_file", "require_file"]
 
 _OTHER_FILES = (".csv", ".tsv", ".xlsx", ".gz", ".zip", ".zst", ".arrow", ".pkl", ".pickle", ".pt", ".npy", ".npz")
 
@@ -42,6 +42,11 @@ def require_file(name: str) -> None:
     place, _ = _parts(name)
     if _is_file(place):
         read_file(_path(place), one_line(place))
+
+
+def names_file(name: str) -> bool:
+    """Whether the name means a file, and not a dataset of the hub."""
+    return _is_file(_parts(name)[0])
 
 
 def _parts(text: str) -> tuple[str, str | None]:

@@ -71,6 +71,8 @@ class FaultRunner:
             max_length=asked["longest_row"],
             seed=asked["seed"],
         )
+        if data.task is not None:
+            raise InputError(f"{data.name}: has questions, expected text; plan the tests anew with another --data")
         rows = Rows.of(loaded.model, data)
         accuracy = ratio(rows.clean_plainly.correct, rows.clean_plainly.tokens)
         if not accuracy.value > data.chance + 2 * accuracy.stderr:
@@ -83,7 +85,13 @@ class FaultRunner:
     @cached_property
     def _loaded(self) -> LoadedModel:
         asked = self.tests.sections["model"]
-        loaded = load(self._from_home(asked["load"]), dtype=asked["dtype"] or "auto", attn=asked["attention"])
+        loaded = load(
+            self._from_home(asked["load"]),
+            dtype=asked["dtype"] or "auto",
+            attn=asked["attention"],
+            tokenizer=self._from_home(asked.get("tokenizer")),
+            trust_remote_code=asked.get("trust_remote_code", False),
+        )
         accept(loaded.model)
         weights = fingerprint_model(loaded.model)
         if asked["weights"] is not None and weights != asked["weights"]:

@@ -87,6 +87,8 @@ class FaultTests:
     def load(cls, path: str | Path) -> "FaultTests":
         """The tests of a manifest; an error that names the place for one that is not."""
         found = read_document(Path(path), schema=SCHEMA, version=VERSION, shape=_SHAPE)
+        for name in _OF_SOME_MODELS.keys() & found["model"].keys():
+            _OF_SOME_MODELS[name].check(found["model"][name], f"{one_line(path)}: model.{name}")
         for at, case in enumerate(found["cases"]):
             _check(case, f"{one_line(path)}: cases[{at}]")
         return cls(found)
@@ -96,7 +98,13 @@ class FaultTests:
 
 
 def plan_fault_tests(
-    report: Report | str | Path, *, model: str | None = None, data: str | None = None, home: str | Path = "."
+    report: Report | str | Path,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    tokenizer: str | None = None,
+    trust_remote_code: bool = False,
+    home: str | Path = ".",
 ) -> FaultTests:
     """The tests that a report asks for.
 
@@ -104,11 +112,17 @@ def plan_fault_tests(
         report: of `diagnose`, or its directory or file.
         model: hub id, directory or GGUF file of the report's model; None for as the report calls it, and empty for the
             default model.
-        data: text to run the tests on, as `--data` takes it; None for the built-in one. Data with another task than
-            the next token is left: degradation is then that of the built-in text.
+        data: text to run the tests on, as `--data` takes it; None for the built-in one. Questions are refused:
+            degradation is that of next tokens.
+        tokenizer: where the model's tokenizer is, if it is not with the model.
+        trust_remote_code: run Python code of the model when the tests load it.
         home: where the tests will be saved. Paths in the manifest are relative to it.
     """
     known = report if isinstance(report, Report) else Report.load(report)
+    if data is not None:
+        from ..measure.opening import require_text
+
+        require_text(data)
     config, where = known.sections["config"], known.sections["environment"]
     name = config["model"] if model is None else model
     is_text = config["data"]["task"] == "next token"
@@ -122,9 +136,11 @@ def plan_fault_tests(
                 "weights": config.get("weights"),
                 "dtype": where.get("dtype"),
                 "attention": where.get("attention"),
+                **({} if tokenizer is None else {"tokenizer": _relative(home, tokenizer)}),
+                **({"trust_remote_code": True} if trust_remote_code else {}),
             },
             "data": {
-                "load": _relative(home, data) if data is not None and is_text else None,
+                "load": None if data is None else _relative(home, data),
                 "rows": config["data"]["rows"] if is_text else 50,
                 "longest_row": config["data"]["longest_row"] if is_text else None,
                 "seed": config.get("seed", 0),
@@ -139,7 +155,10 @@ def cases_as_csv(cases: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for case in cases:
+    for at, case in enumerate(cases):
+        if not isinstance(case, Mapping) or (missing := [column for column in COLUMNS if column not in case]):
+            got = f"no {missing[0]}" if isinstance(case, Mapping) else f"got {type(case).__name__}"
+            raise InputError(f"cases[{at}]: {got}, expected a mapping with {' '.join(COLUMNS)}")
         writer.writerow([_cell(case[column]) for column in COLUMNS])
     return text.getvalue().encode("utf-8", "backslashreplace").decode()
 
@@ -182,6 +201,8 @@ _CASE = Record(
     reason=TEXT,
     stand_in=TRUTH,
 )
+_OF_SOME_MODELS: dict[str, Shape] = {"tokenizer": _maybe_text, "trust_remote_code": TRUTH}
+"""what is there only where it was asked for"""
 _SHAPE = Record(
     model=Record(name=TEXT, load=_maybe_text, weights=_maybe_text, dtype=_maybe_text, attention=_maybe_text),
     data=Record(load=_maybe_text, rows=WHOLE, longest_row=Either(WHOLE, nothing=True), seed=WHOLE),

@@ -26,29 +26,36 @@ MAY_BE_LOWERED = 0.10
 """degradation below which a layer of 8 bits may go to 4"""
 
 
-def assign_bits(degradation: Mapping[Layer, float], *, target: float = 6, sizes: Sizes = None) -> dict[Layer, int]:
+def assign_bits(
+    degradation: Mapping[Layer, float], *, target: float = 6, sizes: Sizes = None, closest: bool = False
+) -> dict[Layer, int]:
     """Layer -> bits, by the rule above.
 
     Args:
         degradation: layer -> share of the accuracy lost to noise in it.
         target: bits on average, from 4 to 16; one that the rule cannot come down to is refused.
         sizes: layer -> number of weights, by which the average is weighted; None: all alike.
+        closest: do not refuse such a target, and come down as far as the rule does.
     """
     _check(degradation, target, sizes)
     bits = {layer: _bits(lost) for layer, lost in degradation.items()}
     ascending = sorted(degradation, key=lambda layer: degradation[layer])
     if average_bits(bits, sizes) > target:
         lowered = [layer for layer in ascending if bits[layer] == SOME and degradation[layer] < MAY_BE_LOWERED]
-        return _lowered(bits, lowered, target, sizes)
+        return _lowered(bits, lowered, target, sizes, closest=closest)
     return _raised(bits, [layer for layer in reversed(ascending) if bits[layer] == FEW], target, sizes)
 
 
-def _lowered(bits: dict[Layer, int], order: Iterable[Layer], target: float, sizes: Sizes) -> dict[Layer, int]:
+def _lowered(
+    bits: dict[Layer, int], order: Iterable[Layer], target: float, sizes: Sizes, *, closest: bool
+) -> dict[Layer, int]:
     """As many to 4 bits as it takes."""
     for layer in order:
         bits = {**bits, layer: FEW}
         if average_bits(bits, sizes) <= target:
             return bits
+    if closest:
+        return bits
     raise InputError(
         f"target_avg_bits: got {target:g}, the rule comes down to {average_bits(bits, sizes):.3g}: "
         f"{_counted(bits, MANY)} more than 15% and have 16 bits, {_counted(bits, SOME)} 10 to 15% and have 8"

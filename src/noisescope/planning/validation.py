@@ -1,9 +1,11 @@
 """The commands that validate a migration: a trace on each device, then a gate for each priority.
 
-They work as they are printed. The reference is recorded where the report was made, the suspect on the new device, in
-the precisions of the plan; both on the same built-in text.
+They work as they are printed, but for a word in capitals where no name would do: that of a local model is known to the
+person alone, and an absolute path is nothing for a file that is passed on. The reference is recorded where the report
+was made, the suspect on the new device, in the precisions of the plan; both on the same built-in text.
 """
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from ..specs import Layer
 __all__ = ["Naming", "validation_commands"]
 
 REFERENCE, SUSPECT = "reference.trace", "suspect.trace"
+MODEL, REPORT = "MODEL", "REPORT"
+"""what stands for a path that cannot be named"""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,26 @@ class Naming:
 
     @classmethod
     def of(
-        cls, report: Report, *, model: str | None = None, path: str = "noisescope-out", program: str = "noisescope"
+        cls,
+        report: Report,
+        *,
+        model: str | None = None,
+        path: str = "noisescope-out",
+        program: str = "noisescope",
+        shared: bool = False,
     ) -> "Naming":
-        """As the report names its model, unless another name is given."""
+        """As the report names its model, unless another name is given; with `shared`, without absolute paths.
+
+        A report calls a local model by the last part of its path, which no command can open: only what has a slash in
+        it is the name of one on the hub.
+        """
         sections = report.sections
         name = sections["config"]["model"] if model is None else model
         is_default = name in ("", DEFAULT.name)
+        if (model is None and "/" not in name and not is_default) or (shared and os.path.isabs(name)):
+            name = MODEL
+        if shared and os.path.isabs(path):
+            path = REPORT
         dtype = sections["environment"].get("dtype")
         return cls(
             None if not name.isprintable() or not path.isprintable() else "" if is_default else name,
@@ -65,7 +83,15 @@ def validation_commands(
             steps.append((gate, f"priority {number}: exit code 0 if they hold, 1 if not"))
     compare = ["compare", REFERENCE, SUSPECT, "--report", naming.report, "--output", "noisescope-migration"]
     steps.append((compare, "the rest: what diverges, and what to fix first"))
-    return [{"command": f"{naming.program} {shlex.join(words)}", "why": why} for words, why in steps]
+    return [
+        {"command": f"{naming.program} {shlex.join(words)}", "why": why + _to_fill_in(words)} for words, why in steps
+    ]
+
+
+def _to_fill_in(words: Sequence[str]) -> str:
+    """What has to be put for the words in capitals."""
+    asked = {MODEL: "what you call the model", REPORT: "the directory of its report"}
+    return "".join(f"; put {what} for {word}" for word, what in asked.items() if word in words)
 
 
 def _listed(layers: Sequence[Layer]) -> str:

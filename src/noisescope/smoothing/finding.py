@@ -3,7 +3,8 @@
 A norm feeds the linears that are given the very tensor it made. Of the other linears, `proportions` tries which earlier
 linear of the block they are proportional to. Each group found is then proved: folded with powers of two, which round
 nothing, the block must give the same output. So what a norm's value is used for elsewhere, an expert or a residual that
-takes it too, is seen in the result; what cannot be proved is left alone, with the reason.
+takes it too, is seen in the result; what cannot be proved is left alone, with the reason. Proofs are in float32,
+whatever the model's dtype: in 16 bit, a leak as small as a rounding would pass for one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,15 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from ..keys import Key
+from ..models.boundary import one_line
 from ..sites import Layout, is_linear, matrix
-from .groups import Group, used_once
+from .groups import Group, used_once, wide
 from .proportions import proportional_channels
 from .replaying import BlockCall, Seen
 
 __all__ = ["Skipped", "find_groups"]
 
 PROOF = 16
-"""how far a block may move under a fold by powers of two, in roundings of its dtype; most do not move at all"""
+"""how far a block may move under a fold by powers of two, in roundings of float32; most do not move at all"""
 OFFSETS = (0.0, 1.0)
 """what norms add to their weight"""
 
@@ -60,7 +62,8 @@ class _Block:
     def __init__(
         self, layout: Layout, layer: int, sequence: BlockCall, token: BlockCall, untied: set[nn.Parameter]
     ) -> None:
-        self.layout, self.layer, self.sequence, self.token, self.untied = layout, layer, sequence, token, untied
+        self.layout, self.layer, self.token, self.untied = layout, layer, token, untied
+        self.proof = sequence.in_float32()
         self.paths = {module: path for path, module in sequence.block.named_modules()}
         norms = [module for module in self.paths if layout.operator.get(module) in ("rms_norm", "layer_norm")]
         linears = [module for module in self.paths if is_linear(module)]
@@ -94,7 +97,7 @@ class _Block:
             return self._skipped(modules, f"{name} has no weight for each channel to fold into")
         for offset in OFFSETS:
             group = self._group(norm.module, modules, torch.arange(width), width, offset)
-            if _scales_down(group, norm):
+            if _scales_down(group, norm, self.proof):
                 return self._proved(group)
         return self._skipped(modules, f"{name} is not its weight times a normalised input")
 
@@ -113,9 +116,13 @@ class _Block:
     def _proved(self, group: Group) -> Group | Skipped:
         if any(parameter not in self.untied for parameter in group.parameters):
             return self._skipped(group.consumers, f"{group.names[0]} or they share a weight with another module")
-        moved = moved_by(group, self.sequence)
-        allowed = PROOF * torch.finfo(self.sequence.given.dtype).eps
-        if moved <= allowed:
+        try:
+            moved = moved_by(group, self.proof)
+        except RuntimeError as error:
+            return self._skipped(
+                group.consumers, f"the block does not run in float32, for the proof: {one_line(error)}"
+            )
+        if moved <= PROOF * torch.finfo(self.proof.given.dtype).eps:
             return group
         return self._skipped(
             group.consumers,
@@ -134,7 +141,8 @@ class _Block:
 
 def moved_by(group: Group, call: BlockCall) -> float:
     """How far a fold by powers of two moves the block's output, as a share of what the block adds to its input."""
-    before, after = call.output().double(), call.output(group.folded(_powers_of_two(group))).double()
+    folded = group.folded(_powers_of_two(group), call.held)
+    before, after = call.output().double(), call.output(folded).double()
     added = float((before - call.given.double()).norm())
     rounding = torch.finfo(call.given.dtype).eps * float(before.norm())  # of the sum with the input
     return max(float((after - before).norm()) - rounding, 0.0) / added if added else torch.inf
@@ -146,15 +154,13 @@ def _powers_of_two(group: Group) -> Tensor:
     return torch.exp2(torch.randint(-2, 3, (group.width,), generator=key.generator()).float())
 
 
-def _scales_down(group: Group, norm: Seen) -> bool:
+def _scales_down(group: Group, norm: Seen, proof: BlockCall) -> bool:
     """Whether folded parameters make the norm's value smaller by just the scales."""
     scales = _powers_of_two(group)
-    new = group.folded(scales)
-    named = {name: new[own] for name, own in norm.module.named_parameters() if own in new}
-    with torch.no_grad():
-        found = torch.func.functional_call(norm.module, named, (norm.given,)).double()
-    expected = norm.value.double() / scales.to(found.device)
-    return float((found - expected).norm()) <= PROOF * torch.finfo(norm.value.dtype).eps * float(expected.norm())
+    call = BlockCall(norm.module, (wide(norm.given),), {}, proof.held)
+    found = call.output(group.folded(scales, call.held))
+    expected = call.output().double() / scales.to(found.device)
+    return float((found - expected).norm()) <= PROOF * torch.finfo(found.dtype).eps * float(expected.norm())
 
 
 def _by_input(calls: list[Seen]) -> list[list[Seen]]:

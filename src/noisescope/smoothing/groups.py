@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..sites import matrix
 
-__all__ = ["Group", "write"]
+__all__ = ["Group", "used_once", "wide", "write"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,34 +66,49 @@ class Group:
         start = torch.zeros(self.width, dtype=largest.dtype)
         return start.scatter_reduce(0, self.channels[known], largest[known], reduce="amax")
 
-    def folded(self, scales: Tensor) -> dict[nn.Parameter, Tensor]:
+    def folded(self, scales: Tensor, held: Mapping[Tensor, Tensor] | None = None) -> dict[Tensor, Tensor]:
         """The new value of each parameter, with channel j of the producer divided by scales[j].
 
         Channels that reach no consumer stay as they are: they may be queries and keys beside the values.
-        Computed in float32, or what is wider, and rounded once to the parameter's own dtype.
+        Computed in float32, or what is wider, and rounded once to the dtype of the value that is folded: the
+        parameter's own, or the one that is held for it.
         """
+        held = held or {}
         weight, bias = _weight(self.producer), self.producer._parameters.get("bias")
         scales = torch.where(self.reached, scales, 1.0)
         down = scales.to(weight.device)
         if self.offset is None:
             rows = down.unsqueeze(1) if matrix(self.producer) is weight else down
-            found = {weight: _rounded(weight / rows, weight)}
+            found: dict[Tensor, Tensor] = {weight: wide(held.get(weight, weight)) / rows}
         else:
-            found = {weight: _rounded((_wide(weight) + self.offset) / down - self.offset, weight)}
+            found = {weight: (wide(held.get(weight, weight)) + self.offset) / down - self.offset}
         if bias is not None:
-            found[bias] = _rounded(_wide(bias) / down, bias)
+            found[bias] = wide(held.get(bias, bias)) / down
         for consumer in self.consumers:
             into = _weight(consumer)
             up = self.spread(scales).to(into.device)
-            found[into] = _rounded(into * (up if matrix(consumer) is into else up.unsqueeze(1)), into)
-        return found
+            found[into] = wide(held.get(into, into)) * (up if matrix(consumer) is into else up.unsqueeze(1))
+        return {own: value.to(held.get(own, own).dtype) for own, value in found.items()}
 
 
-def write(new: Mapping[nn.Parameter, Tensor]) -> None:
-    """The parameters hold these values from now on."""
+def write(new: Mapping[Tensor, Tensor]) -> None:
+    """The parameters hold these values from now on; all of them, or, if this is interrupted, none."""
+    old = {parameter: parameter.detach().clone() for parameter in new}
     with torch.no_grad():
-        for parameter, value in new.items():
-            parameter.copy_(value)
+        try:
+            for parameter, value in new.items():
+                parameter.copy_(value)
+        except BaseException:
+            for parameter, value in old.items():
+                parameter.copy_(value)
+            raise
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The same in float32, or in what is wider; whole numbers stay what they are."""
+    if not tensor.is_floating_point():
+        return tensor.detach()
+    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def used_once(model: nn.Module) -> set[nn.Parameter]:
@@ -113,11 +128,3 @@ def _weight(module: nn.Module) -> nn.Parameter:
     found = module._parameters["weight"]
     assert found is not None, "groups are made of modules with a weight"
     return found
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _rounded(value: Tensor, like: Tensor) -> Tensor:
-    return value.detach().to(like.dtype)

@@ -1,12 +1,12 @@
-"""What smoothing has done to the logits: by how much they moved, and by how much rounding may move them.
+"""What smoothing does to the logits: by how much they move, and by how much rounding may move them.
 
-In exact arithmetic a fold moves nothing. In a float dtype each changed weight is rounded once more, so that the logits
-move by some roundings; the bound grows with the root of the number of folds, as independent roundings add up. By as
-much as their own spread nothing rounds them, whatever the dtype.
+In exact arithmetic a fold moves nothing. In a float dtype each folded weight is rounded once more, unless its scale is
+a power of two. What a rounding of these weights does to this model is measured: they are rounded once again, up or down
+by chance, and the logits may move by some times as much as that moves them; never by more than their own spread. Where
+no fold rounded, that is nothing.
 """
 
 from dataclasses import dataclass
-from math import sqrt
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,10 @@ __all__ = ["LogitChange", "change", "logits_of"]
 
 KEPT_BYTES = 2**27
 """of the logits that are compared: 680 tokens of a vocabulary of 49,152"""
-ROUNDINGS = 100
-"""allowed for each root of the number of folds; the default model, 30 layers deep, moves by a third of that"""
+ROUNDINGS = 8
+"""times as far as one more rounding of the folded weights moves the logits, they may move"""
+EXACT = 4
+"""roundings of the spread that they may always move by: what is scaled may become too small to keep its bits"""
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,24 @@ def logits_of(model: nn.Module, data: EvaluationSet, *, layout: Layout) -> list[
     return found
 
 
-def change(before: list[Tensor], after: list[Tensor], *, folds: int, dtype: torch.dtype) -> LogitChange:
-    """How far the logits moved, and how far so many folds may move them."""
+def change(
+    before: list[Tensor], after: list[Tensor], nudged: list[Tensor] | None, *, dtype: torch.dtype
+) -> LogitChange:
+    """How far the logits move, and how far they may.
+
+    Args:
+        before: as the model gave them.
+        after: with the folded weights.
+        nudged: with the folded weights rounded once more; None where no fold rounded.
+        dtype: of the model.
+    """
     a, b = torch.cat(before), torch.cat(after)
     spread = float(a.std(-1).mean())
-    bound = min(ROUNDINGS * sqrt(folds) * torch.finfo(dtype).eps, 1.0) * spread
-    return LogitChange(float((b - a).abs().max()), spread, bound, len(a))
+    bound = EXACT * torch.finfo(dtype).eps * spread
+    if nudged is not None:
+        bound += ROUNDINGS * _furthest(b, torch.cat(nudged))
+    return LogitChange(_furthest(a, b), spread, min(bound, spread), len(a))
+
+
+def _furthest(a: Tensor, b: Tensor) -> float:
+    return float((b - a).abs().max())

@@ -5,7 +5,8 @@ parameters are lent for the length of a call.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import ModelError
 from ..injection import forwards_replaced
 from ..sites import Layout
+from .groups import wide
 
 __all__ = ["BlockCall", "Seen", "block_calls"]
 
@@ -38,6 +40,8 @@ class BlockCall:
     block: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    held: Mapping[Tensor, Tensor] = field(default_factory=dict)
+    """what is lent to its parameters and buffers in place of their values"""
 
     @property
     def given(self) -> Tensor:
@@ -45,9 +49,17 @@ class BlockCall:
         found: Tensor = next(part for part in (*self.args, *self.kwargs.values()) if _is_hidden(part))
         return found
 
-    def output(self, new: Mapping[nn.Parameter, Tensor] | None = None) -> Tensor:
+    def in_float32(self) -> "BlockCall":
+        """The same call with everything in float32, or in what is wider."""
+        own = (*self.block.parameters(), *self.block.buffers())
+        held = {tensor: wide(tensor) for tensor in own if tensor.is_floating_point()}
+        return BlockCall(self.block, _copied(self.args, wide), _copied(self.kwargs, wide), held)
+
+    def output(self, new: Mapping[Tensor, Tensor] | None = None) -> Tensor:
         """The hidden state that it gives, with other values in some of its parameters if they are given."""
-        named = {name: new[own] for name, own in self.block.named_parameters() if new and own in new}
+        values = {**self.held, **(new or {})}
+        tensors = chain(self.block.named_parameters(), self.block.named_buffers())
+        named = {name: values[own] for name, own in tensors if own in values}
         with torch.no_grad():
             found = torch.func.functional_call(self.block, named, self.args, dict(self.kwargs))
         return found if isinstance(found, Tensor) else found[0]
@@ -115,14 +127,14 @@ def _in_order(layout: Layout, kept: Mapping[nn.Module, BlockCall]) -> Iterator[B
         yield kept[block]
 
 
-def _copied(part: Any) -> Any:
+def _copied(part: Any, copy: Callable[[Tensor], Tensor] = torch.clone) -> Any:
     """The same with tensors of its own, which nothing later in the forward pass writes to."""
     if isinstance(part, Tensor):
-        return part.detach().clone()
+        return copy(part.detach())
     if isinstance(part, tuple) and type(part) is tuple:
-        return tuple(map(_copied, part))
+        return tuple(_copied(one, copy) for one in part)
     if isinstance(part, dict) and type(part) is dict:
-        return {name: _copied(value) for name, value in part.items()}
+        return {name: _copied(value, copy) for name, value in part.items()}
     return part
 
 

@@ -8,6 +8,8 @@ looks like a model.
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +36,29 @@ def save(found: "Smoothed", directory: Path, *, tokenizer: Any, overwrite: bool)
     refuse(directory, overwrite=overwrite)
     record = encode(found.sections).encode()
     with quiet(), store.atomic_directory(directory, replace=overwrite) as place:
-        write(place)
+        with _settings_aside(found.model, place):
+            write(place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
         store.atomic_write(place / RECORD, record)
     if store.read_whole(directory / RECORD, LARGEST) != record:
         raise StoreError(f"{directory}: another process has written there meanwhile; use another directory")
     return directory
+
+
+@contextmanager
+def _settings_aside(model: Any, place: Path) -> Iterator[None]:
+    """Writes the settings of generation as they are: transformers refuses to save some that it has opened itself."""
+    settings = getattr(model, "generation_config", None)
+    if settings is None:
+        yield
+        return
+    model.generation_config = type(settings)()
+    try:
+        yield
+    finally:
+        model.generation_config = settings
+    settings.to_json_file(place / "generation_config.json", keys_to_pop=["compile_config"])
 
 
 def refuse(directory: Path, *, overwrite: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..diagnosis import Progress
 from ..diagnosis.accepting import accept, data_for
@@ -23,7 +23,8 @@ from ..specs import OPTIONS, checked
 from ..specs.checks import number, optional, truth
 from .calibrating import Inputs, calibrate
 from .finding import Skipped, find_groups
-from .groups import Group, write
+from .groups import Group
+from .lending import Fold, fold, lent, rounded_by
 from .logits import LogitChange, change, logits_of
 from .replaying import block_calls
 from .scaling import ALPHAS, Choice, Formats, choose, outlier_ratio
@@ -84,7 +85,8 @@ def smooth(
         seed: of the samples, and of the tokens that errors are measured on.
         blocks: where the blocks are, for a model whose structure is not recognised.
         name: what the result calls the model.
-        inplace: change the model itself. Otherwise there are two of it in memory until one is let go.
+        inplace: change the model itself, at the very end: whatever is raised before leaves it bit-identical. Otherwise
+            there are two of it in memory until one is let go.
         budget_bytes: for the tokens that errors are measured on, at most 512.
         progress: told how far the run is.
 
@@ -120,20 +122,16 @@ def smooth(
         budget_bytes=budget_bytes,
         on_batch=progress("calibration", len(calibration.batches)),
     )
-    rows, tick = [], progress("smoothing", len(groups))
+    rows, folds, tick = [], [], progress("smoothing", len(groups))
     for group, given in zip(groups, inputs, strict=True):
         chosen = choose(group, given, formats, alphas=alphas, powers_of_two=exact, forced=alpha is not None)
         rows.append(_row(group, given, chosen, layout))
         if chosen.alpha is not None:
-            write(group.folded(chosen.scales))
+            folds.append(Fold(group, chosen.scales))
         tick()
-    moved = change(
-        logits,
-        logits_of(own, calibration, layout=layout),
-        folds=sum(row.alpha is not None for row in rows),
-        dtype=_dtype(own),
-    )
-    _refuse_another_function(moved, changed=inplace)
+    moved = _moved(own, layout, calibration, logits, folds)
+    _refuse_another_function(moved)
+    fold(folds)
     return Smoothed(
         model=own,
         name=name or type(model).__name__,
@@ -212,10 +210,22 @@ def _dtype(model: nn.Module) -> torch.dtype:
     return max((own.dtype for own in model.parameters()), key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def _refuse_another_function(moved: LogitChange, *, changed: bool) -> None:
+def _moved(
+    model: nn.Module, layout: Layout, data: EvaluationSet, before: list[Tensor], folds: Sequence[Fold]
+) -> LogitChange:
+    """What the folds do to the logits, while the model still is what it was."""
+    with lent(layout.blocks, folds):
+        after = logits_of(model, data, layout=layout)
+    nudged = None
+    if rounded := rounded_by(folds):
+        with lent(layout.blocks, folds, nudged=rounded):
+            nudged = logits_of(model, data, layout=layout)
+    return change(before, after, nudged, dtype=_dtype(model))
+
+
+def _refuse_another_function(moved: LogitChange) -> None:
     if not moved.is_rounding:
-        what = "; the model holds the scaled weights" if changed else ""
         raise ModelError(
-            f"smoothing moved the logits by {moved.largest:.2g}, expected at most {moved.bound:.2g}, what rounding "
-            f"explains{what}; try powers_of_two=True (--powers-of-two), which rounds nothing, or a wider dtype"
+            f"smoothing would move the logits by {moved.largest:.2g}, expected at most {moved.bound:.2g}, what "
+            "rounding explains; try powers_of_two=True (--powers-of-two), which rounds nothing, or a wider dtype"
         )

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["decode", "encode", "encode_line"]
+__all__ = ["decode", "encode", "encode_line", "with_numbers"]
 
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -28,6 +28,13 @@ def decode(text: str) -> Any:
         return json.loads(text, object_hook=_number, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def with_numbers(value: Any) -> Any:
+    """What `json.load` makes of such a text, with the numbers that are not finite as numbers again."""
+    if isinstance(value, Mapping):
+        return _number({key: with_numbers(part) for key, part in value.items()})
+    return [with_numbers(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _plain(value: Any) -> Any:

@@ -78,6 +78,12 @@ class Journal:
                 write_all(self._file, b"\n")
         self.kept = len(self._records)
 
+    def refuse_other(self, question: Mapping[str, Any]) -> None:
+        """Raises as `begin` would for a file that is damaged or answers another question; locks and makes none."""
+        if os.path.lexists(self.path):
+            self._read(question)
+            self._records, self.damaged = {}, 0
+
     def refuse_if_in_use(self) -> None:
         """Raises StoreError if another process is at it now; makes no file."""
         if self._lock_file.exists():

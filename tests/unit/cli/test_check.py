@@ -8,6 +8,8 @@ import pytest
 
 import noisescope.models
 from noisescope.cli import main
+from noisescope.errors import StoreError
+from noisescope.gate.history import Entry, append
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 LLAMA, GPT2 = str(FIXTURES / "llama"), str(FIXTURES / "gpt2")
@@ -85,6 +87,10 @@ def test_the_files_of_a_check(good: Path, tmp_path: Path, capsys: pytest.Capture
         (["--baseline", "{good}", "--data", "{text}"], 2, "made with another"),
         (["--baseline", "{report}"], 2, "a report of other operators"),
         (["--baseline", "{good}", "--output", "{good}"], 5, "is a file, expected a directory"),
+        (["--baseline", "{good}", "--history", "{other}"], 2, "use another history file (--history)"),
+        (["--baseline", "{good}", "--history", "{empty}"], 5, "line is damaged, so nothing is known of this run; use"),
+        (["--baseline", "{good}", "--history", "{directory}"], 5, "expected a file; choose another --history"),
+        (["--baseline", "{good}", "--label", "step"], 2, "--label: names the checkpoint in a history; give the file"),
         (["--save-baseline", "b.json", "--max-degradation", "0.1"], 2, "--max-degradation: is not looked at with"),
         (["--save-baseline", "b.json", "--data", "{empty}"], 2, "empty, expected text"),
     ],
@@ -108,16 +114,40 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
         "empty.txt": "\n",
     }.items():
         (place / name).write_text(text)
+    append(place / "other", {"noise_scale": 0.2}, Entry("old", "passed", 0.4, {}, "w", "b", 9.0))
+    (place / "directory").mkdir()
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
     monkeypatch.setattr(noisescope.models, "load", _loaded())
+    monkeypatch.setattr("noisescope.gate.checking.evaluate", None)  # nothing is measured first
     files = {path.stem: str(path) for path in place.iterdir()} | {"good": str(good), "report": str(GOLDEN)}
     assert main(["check", LLAMA, *(part.format(**files) if part[0] == "{" else part for part in arguments)]) == code
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("noisescope: ")]
     assert len(lines) == 1
     assert said in lines[0]
     assert not list(work.iterdir())
+
+
+def test_operators_in_another_order_are_the_same(good: Path, tmp_path: Path) -> None:
+    assert json.loads(good.read_text())["question"]["operators"] == ["softmax", "linear"]
+    asked = ["check", LLAMA, "--baseline", str(good), "--operators", "linear,softmax"]
+    assert main([*asked, "--output", str(tmp_path / "out")]) in (0, 11)
+
+
+def test_a_history_that_cannot_be_written_takes_no_verdict_with_it(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def busy(*_: object) -> None:
+        raise StoreError("history: in use by process 7")
+
+    monkeypatch.setattr("noisescope.gate.history.append", busy)
+    asked = ["check", LLAMA, "--baseline", str(good), "--history", str(tmp_path / "h"), "--max-degradation", "1e-9"]
+    assert main([*asked, "--output", str(tmp_path / "out")]) in (1, 11)
+    shown = capsys.readouterr()
+    assert "the result stands, but the history lacks it or is not drawn: history: in use by process 7" in shown.err
+    assert shown.out.splitlines()[-1] == f"Report: {tmp_path / 'out' / 'check.html'}"
+    assert {"check.json", "junit.xml"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
 def _loaded() -> Any:

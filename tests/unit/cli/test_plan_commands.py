@@ -13,6 +13,8 @@ import planned
 from noisescope.cli import main
 from noisescope.errors import StoreError
 from noisescope.planning.exports import Exports
+from noisescope.planning.fault_running import FaultRunner
+from noisescope.report import Report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,6 +65,39 @@ def test_the_printed_commands_validate_the_plan(there: Path, capsys: pytest.Capt
     assert str(there) not in json.dumps(plan)
 
 
+def commands_of(file: str) -> list[list[str]]:
+    return [shlex.split(step["command"])[1:] for step in json.loads(Path(file).read_text())["commands"]]
+
+
+def test_the_commands_in_the_files_work_or_say_what_to_put_in(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the directory in which the plan was made; a model by an absolute path is no name for others."""
+    monkeypatch.chdir(there)
+    assert main(["plan", "migration", "out", "--output", "relative"]) == 0
+    trace, *_, compare = commands_of("relative/migration.json")
+    assert trace[1] == "models/llama"
+    assert compare[compare.index("--report") + 1] == "out"
+    assert main([*trace[:-1], "relative/reference.trace", "--no-floor"]) == 0
+    absolute = [str(there / "out"), "--model", str(planned.MODEL), "--output", "absolute"]
+    assert main(["plan", "migration", *absolute]) == 0
+    trace, *_, compare = commands_of("absolute/migration.json")
+    assert trace[:2] == ["trace", "MODEL"]
+    assert compare[compare.index("--report") + 1] == "REPORT"
+    told = Path("absolute/migration.md").read_text()
+    assert "put what you call the model for MODEL" in told
+    assert "put the directory of its report for REPORT" in told
+    assert not any(str(place) in told for place in (there, planned.MODEL))
+
+
+def test_a_local_model_of_which_nothing_but_its_name_is_known_has_no_command(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned.saved(Path("alone"))
+    assert main(["plan", "migration", "alone"]) == 0
+    shown = capsys.readouterr().out
+    assert "noisescope trace MODEL " in shown
+    assert "put what you call the model for MODEL" in shown
+
+
 def test_tests_of_faults_are_written_with_the_model_that_was_diagnosed(
     there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +114,41 @@ def test_tests_of_faults_are_written_with_the_model_that_was_diagnosed(
     ]
     assert main(["plan", "fault-tests", str(there / "out"), "--model", "org/name", "--output", "other"]) == 0
     assert json.loads(Path("other/fault_tests.json").read_text())["model"]["load"] == "org/name"
+
+
+def test_tests_of_faults_use_the_tokenizer_of_the_diagnosis(there: Path, tmp_path: Path) -> None:
+    """The model is a directory of weights alone, and its tokenizer is another."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "bare" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "bare" / name).symlink_to(planned.MODEL / name)
+    small = ["--n-samples", "8", "--max-length", "16", "--level", "operator", "--operators", "softmax"]
+    assert main(["diagnose", "bare", "--tokenizer", str(planned.MODEL), "--output", "out", *small]) == 0
+    assert main(["plan", "fault-tests", "out", "--output", "faults"]) == 0
+    model = json.loads(Path("faults/fault_tests.json").read_text())["model"]
+    assert (Path("faults") / model["tokenizer"]).samefile(planned.MODEL)
+    assert "trust_remote_code" not in model
+    assert FaultRunner.load("faults/fault_tests.json")._rows.ids.shape == (8, 16)
+    assert main(["plan", "fault-tests", "out", "--output", "trusting", "--trust-remote-code"]) == 0
+    assert json.loads(Path("trusting/fault_tests.json").read_text())["model"]["trust_remote_code"] is True
+
+
+def test_the_data_of_fault_tests(there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    questions = [{"question": f"1 + {n}", "choices": ["2", "3"], "answer": 0} for n in range(9)]
+    Path("questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    Path("text.txt").write_text("a text to run the tests on, " * 40)
+    command = ["plan", "fault-tests", str(there / "out"), "--data"]
+    for given, said in (("nowhere.txt", "nowhere.txt: "), ("/nope", "/nope: "), ("questions.jsonl", "has questions")):
+        assert main([*command, given]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("noisescope: --data: ")
+        assert said in error
+        assert error.count("\n") == 1
+    assert main([*command, "questions.jsonl:question", "--output", "field"]) == 0
+    labelled = planned.sections()
+    labelled["config"]["data"]["task"] = "multiple choice"
+    planned.saved(tmp_path / "labelled", Report(labelled))
+    assert main(["plan", "fault-tests", "labelled", "--data", "text.txt", "--output", "faults"]) == 0
+    assert json.loads(Path("faults/fault_tests.json").read_text())["data"]["load"] == "../text.txt"
 
 
 @pytest.mark.parametrize(("verb", "file"), [("migration", "migration.json"), ("fault-tests", "test_faults.py")])

@@ -97,8 +97,11 @@ def test_documented_arguments_in_their_order(name: str) -> None:
 def test_the_page_has_every_name_with_its_arguments() -> None:
     python = PAGE.partition("## Python")[2].partition("## Commands")[0]
     table = "".join(line.rpartition(" | ")[0] for line in python.splitlines() if line.startswith("|"))
-    assert dict(re.findall(r"`([\w.]+)\(([^`]*)\)`", table)) == SIGNATURES
+    told = re.findall(r"`([\w.]+)\(([^`]*)\)`", table)
+    assert dict(told) == SIGNATURES
     plain = re.findall(r"`(\w+)`", table)
+    once = [*(name for name, _ in told), *plain]
+    assert len(once) == len(set(once)), "every name is there once"
     assert {f"compute_{name}" for name in METRICS} <= set(plain)
     for name in plain:
         assert hasattr(ns, name) or hasattr(ns.noisy_ops, name), f"{name} is on the page, and nowhere else"

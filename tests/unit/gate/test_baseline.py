@@ -10,6 +10,7 @@ import torch
 import noisescope as ns
 from noisescope.errors import InputError
 from noisescope.gate.baseline import Limits, open_baseline
+from noisescope.gate.baseline import _digest as digest_of
 from noisescope.gate.checking import check
 from noisescope.store.encoding import decode
 
@@ -58,6 +59,26 @@ def test_what_is_not_as_it_was_is_refused(
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("clean", [0] * 24, "no prediction is right, so that there is nothing to lose"),
+        ("n_samples", 23, "24 sequences, the question has 23"),
+        ("n_samples", "x", "24 sequences, the question has x"),
+    ],
+)
+def test_odd_content_with_a_digest_of_its_own_is_refused(
+    part: str, value: Any, said: str, baseline: ns.Baseline, tmp_path: Path
+) -> None:
+    content = json.loads(baseline.to_json())
+    content["question" if part in content["question"] else "evaluation"][part] = value
+    content["digest"] = digest_of({name: kept for name, kept in content.items() if name != "digest"})
+    (tmp_path / "b.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=said) as error:
+        open_baseline(tmp_path / "b.json")
+    assert len(str(error.value).splitlines()) == 1
+
+
 def test_cut_off_anywhere_it_is_refused(baseline: ns.Baseline, tmp_path: Path) -> None:
     text = baseline.to_json().rstrip("\n")
     for end in range(0, len(text), 97):
@@ -102,7 +123,8 @@ def test_a_report_is_held_to_its_limits_alone(llama: Loaded, tmp_path: Path) -> 
     assert "whether an operator got worse is not" in found.to_markdown()
     loose = check(model, baseline=tmp_path, max_degradation=0.9, **given)
     assert loose.outcome == "passed"
-    assert "PASSED: none of 1 operator costs more than 90.0% of accuracy" in str(loose)
+    assert "PASSED: none of 1 operator costs more than 90.0% of accuracy; an excess of" in str(loose)
+    assert "points over the limit would be seen in 4 of 5 cases" in str(loose)
 
 
 def test_a_report_of_another_model_is_refused(llama: Loaded) -> None:

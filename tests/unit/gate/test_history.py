@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from noisescope.errors import InputError, StoreError
-from noisescope.gate.history import Entry, append
+from noisescope.gate.history import Entry, append, refuse_other
 from noisescope.store import Journal
 
 QUESTION = {"noise_scale": 0.05, "data": "0123"}
@@ -29,8 +29,23 @@ def test_entries_come_back_in_their_order(tmp_path: Path) -> None:
 def test_another_measurement_is_refused_by_name(tmp_path: Path) -> None:
     append(tmp_path / "h", QUESTION, entry("one"))
     before = (tmp_path / "h").read_bytes()
-    with pytest.raises(InputError, match=r"begun with another noise_scale \(0.05, now 0.1\): .* use another history"):
+    with pytest.raises(
+        InputError, match=r"begun with another noise_scale \(0.05, now 0.1\): .* use another history file"
+    ):
         append(tmp_path / "h", {**QUESTION, "noise_scale": 0.1}, entry("two"))
+    assert (tmp_path / "h").read_bytes() == before
+
+
+def test_it_can_be_asked_before_anything_is_measured(tmp_path: Path) -> None:
+    refuse_other(tmp_path / "none yet", QUESTION)
+    assert not list(tmp_path.iterdir())
+    append(tmp_path / "h", QUESTION, entry("one"))
+    before = (tmp_path / "h").read_bytes()
+    refuse_other(tmp_path / "h", QUESTION)
+    with pytest.raises(InputError, match="begun with another data"):
+        refuse_other(tmp_path / "h", {**QUESTION, "data": "4567"})
+    with pytest.raises(StoreError, match=r"is a directory, expected a file; use another history file \(--history\)$"):
+        refuse_other(tmp_path, QUESTION)
     assert (tmp_path / "h").read_bytes() == before
 
 
@@ -80,6 +95,6 @@ def test_one_writer(tmp_path: Path) -> None:
 
 def test_what_is_no_history_is_refused(tmp_path: Path) -> None:
     (tmp_path / "h").write_text("something else\n")
-    with pytest.raises(StoreError, match="h:1: the first line is damaged"):
+    with pytest.raises(StoreError, match=r"h:1: the first line is damaged.*; use another history file \(--history\)$"):
         append(tmp_path / "h", QUESTION, entry("one"))
     assert (tmp_path / "h").read_text() == "something else\n"

@@ -97,6 +97,19 @@ def test_limits_alone() -> None:
     rows = judge(None, after, Allowed(0.2))
     assert [row.outcome for row in rows] == ["passed", "failed"]
     assert {(row.baseline, row.change, row.p, row.detectable) for row in rows} == {(None, None, None, None)}
+    assert all(0 < row.detectable_excess < 0.05 for row in rows if row.detectable_excess is not None)
+
+
+@pytest.mark.parametrize("samples", [100, 400])
+def test_the_smallest_excess_over_a_limit_is_seen_in_four_of_five_cases(samples: int) -> None:
+    rng, seen = np.random.default_rng(4), 0
+    (told,) = (
+        row.detectable_excess for row in judge(None, drawn(rng, samples, {"linear": (0.2, 0.2)})[1], Allowed(0.2))
+    )
+    for _ in range(300):
+        _, after = drawn(rng, samples, {"linear": (0.2, 0.2 + told)})
+        seen += judge(None, after, Allowed(0.2))[0].outcome == "failed"
+    assert 0.7 < seen / 300 < 0.93
 
 
 def test_the_whole_check_is_wrong_at_most_as_often_as_it_says() -> None:

@@ -8,6 +8,7 @@ import torch
 
 import noisescope as ns
 from noisescope.errors import InputError
+from noisescope.gate.history import Entry, append
 
 Loaded = tuple[torch.nn.Module, Any]
 
@@ -48,6 +49,34 @@ def test_what_is_no_baseline_is_refused() -> None:
         ns.RobustnessMonitor(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="baseline: a report without operators"):
         ns.RobustnessMonitor({"operator_analysis": {}})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"linear": 0.1}, "baseline: linear: got 0.1, expected a mapping with its degradation; pass a report"),
+        ({"operator_analysis": None}, "baseline: operator_analysis: got None, expected operators"),
+        ({"linear": {"degradation": "x"}}, 'baseline: linear: degradation: got "x", expected a number'),
+        ({"linear": {"degradation": float("nan")}}, "baseline: linear: degradation: got nan, expected a number"),
+        ({"linear": {"degradation": 0.1, "degradation_interval": 3}}, "expected two numbers"),
+        ({"operator_analysis": {"linear": {"degradation": 0.1}}, "config": 3}, "baseline: config: got 3"),
+    ],
+)
+def test_mappings_that_are_no_report_are_refused(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        ns.RobustnessMonitor(given)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_history_of_another_measurement_is_refused_before_anything_is_measured(
+    llama: Loaded, baseline: ns.Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(tmp_path / "h", {"noise_scale": 0.2}, Entry("old", "passed", 0.4, {}, "w", "b", 9.0))
+    monkeypatch.setattr("noisescope.gate.checking.evaluate", None)
+    with pytest.raises(InputError, match="use another history file"):
+        ns.RobustnessMonitor(baseline, history_file=tmp_path / "h").check_checkpoint(
+            llama[0], None, 1, tokenizer=llama[1]
+        )
 
 
 def test_nothing_to_draw(baseline: ns.Baseline) -> None:

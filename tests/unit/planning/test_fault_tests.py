@@ -68,6 +68,26 @@ def test_a_report_with_nothing_to_test_is_refused() -> None:
 # --- files ------------------------------------------------------------------------------------------------------
 
 
+def test_a_report_is_taken_from_a_file_and_as_json_reads_it(tmp_path: Path) -> None:
+    """JSON has no NaN: the file spells it as an object, which `json.load` leaves as it is."""
+    sections = planned.sections()
+    next(iter(sections["operator_analysis"].values()))["sensitivity_score"] = float("nan")
+    home = planned.saved(tmp_path, Report(sections))
+    text = (home / "report.json").read_text()
+    assert '"non_finite"' in text
+    cases = ns.FaultInjectionTestGenerator(Report(sections)).generate_test_cases()
+    for given in (json.loads(text), home, str(home / "report.json")):
+        assert ns.FaultInjectionTestGenerator(given).generate_test_cases() == cases
+
+
+def test_a_case_that_lacks_a_column_is_one_line(tmp_path: Path) -> None:
+    generator = ns.FaultInjectionTestGenerator(planned.report())
+    for case, said in (({"test_id": "a"}, "no component"), (3, "got int")):
+        with pytest.raises(InputError, match=rf"^cases\[0\]: {said}, expected a mapping with test_id component"):
+            generator.export_to_csv([case], tmp_path / "cases.csv")  # type: ignore[list-item]
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_table_has_the_documented_columns(tmp_path: Path) -> None:
     generator = ns.FaultInjectionTestGenerator(dict(planned.with_findings().sections))
     cases = generator.generate_test_cases()
@@ -95,11 +115,16 @@ def test_tests_are_read_back_and_paths_are_those_from_their_directory(tmp_path: 
     assert model["weights"] == planned.report().sections["config"]["weights"]
 
 
-def test_data_with_labels_is_not_the_text_of_the_tests() -> None:
+def test_a_text_that_is_named_is_that_of_the_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("a text")
+    Path("q.jsonl").write_text('{"question": "2 + 2", "choices": ["4", "5"], "answer": 0}')
     sections = planned.sections()
-    assert ns.plan_fault_tests(Report(sections), data="t.txt").sections["data"]["load"] == "t.txt"
-    sections["config"]["data"]["task"] = "multiple choice"
-    assert ns.plan_fault_tests(Report(sections), data="t.txt").sections["data"]["load"] is None
+    for task in ("next token", "multiple choice"):
+        sections["config"]["data"]["task"] = task
+        assert ns.plan_fault_tests(Report(sections), data="t.txt").sections["data"]["load"] == "t.txt"
+        with pytest.raises(InputError, match=r"q.jsonl: has questions, expected text"):
+            ns.plan_fault_tests(Report(sections), data="q.jsonl")
 
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if text], ids=lambda text: str(HOSTILE.index(text)))

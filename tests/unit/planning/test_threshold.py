@@ -1,8 +1,11 @@
 """The threshold rule, against the rule as a person would do it by hand, one layer at a time."""
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import noisescope as ns
 from noisescope.errors import InputError
@@ -95,6 +98,22 @@ def test_what_cannot_be_is_one_line(lost: dict[int, float], target: float, sizes
         assign_bits(lost, target=target, sizes=sizes)
     assert said in str(refused.value)
     assert len(refused.value.problems) == 1
+
+
+def test_the_documented_names_come_as_close_as_the_rule_does() -> None:
+    """A dictionary in any case, as the documents have it; what it misses is said."""
+    for name in (ns.generate_mixed_precision_config, ns.assign_precision):
+        with pytest.warns(UserWarning, match="target_avg_bits: got 6, the rule comes down to 9.33") as caught:
+            assert name({0: 0.2, 1: 0.12, 2: 0.06}, 6) == {0: 16, 1: 8, 2: 4}
+        assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.array, torch.tensor])
+def test_the_documented_names_take_numbers_of_numpy_and_torch(kind: Any) -> None:
+    assert ns.generate_mixed_precision_config({0: kind(0.2), 1: {"degradation": kind(0.01)}}, kind(10.0)) == {
+        0: 16,
+        1: 4,
+    }
 
 
 def test_the_documented_names_take_every_kind_of_profile() -> None:

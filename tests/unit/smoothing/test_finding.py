@@ -4,6 +4,8 @@ import pytest
 import torch
 from planting import awaken, data
 from torch import nn
+from transformers import AutoModelForCausalLM, Qwen2MoeConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import families
 from noisescope.sites import Layout, matrix
@@ -147,6 +149,44 @@ def test_a_norm_that_the_residual_takes_too_is_left_alone() -> None:
     groups, skipped = found_in(awaken(model), "bloom")
     assert {group.name for group in groups} == {"self_attention.query_key_value -> dense"}
     assert sum("goes elsewhere too" in skip.reason for skip in skipped) == 2 * families.LAYERS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_leak_smaller_than_a_rounding_is_left_alone(dtype: torch.dtype) -> None:
+    """A thousandth of the norm goes into the residual: in bfloat16 that moves the block by less than it is rounded."""
+
+    class Leaking(LlamaDecoderLayer):
+        def forward(self, hidden_states, **given):
+            normed = self.input_layernorm(hidden_states)
+            hidden_states = hidden_states + self.self_attn(hidden_states=normed, **given)[0] + 0.001 * normed
+            return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+    model = awaken(families.build("llama")).to(dtype)
+    for layer in model.model.layers:
+        layer.__class__ = Leaking
+    groups, _ = found_in(model)
+    assert {group.name for group in groups} == LLAMA - {"input_layernorm -> q_proj k_proj v_proj"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_that_routes_experts_too_is_left_alone(dtype: torch.dtype) -> None:
+    """It feeds a shared expert, which could be folded, and a router and stacked experts that do little."""
+    config = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        Qwen2MoeConfig(**families.CONFIGS["qwen2"].to_diff_dict() | config, shared_expert_intermediate_size=24)
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "mlp.experts" not in name:
+                parameter.mul_(8)
+    groups, skipped = found_in(model.to(dtype).eval())
+    assert {group.name for group in groups} == {
+        "input_layernorm -> q_proj k_proj v_proj",
+        "self_attn.v_proj -> o_proj",
+        "mlp.shared_expert.up_proj -> down_proj",
+    }
+    assert sum("goes elsewhere too" in skip.reason for skip in skipped) == families.LAYERS
 
 
 def test_a_value_that_is_clipped_is_left_alone() -> None:

@@ -12,13 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import families
 import trained
-from noisescope import smooth
+from noisescope import ChannelOutlierDetector, smooth
 from noisescope.errors import CompiledModel, InputError, ModelError, NoisescopeError, NothingMatched, StoreError
 from noisescope.keys.fingerprints import fingerprint_model
 from noisescope.measure.intervals import ratio
 from noisescope.measure.opening import open_data
 from noisescope.measure.scoring import RowScores, score, select
 from noisescope.quantising import quantised
+from noisescope.smoothing.groups import write
 from noisescope.smoothing.logits import LogitChange
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -126,12 +127,53 @@ def test_powers_of_two_are_what_16_bit_gets() -> None:
     assert smooth(model, data(), powers_of_two=False, alpha=0.5).logits.largest > 0
 
 
+@pytest.mark.parametrize("family", families.DECODERS)
+def test_every_family_keeps_its_function_in_bfloat16(family: str) -> None:
+    """Bit for bit, but for norms that multiply by 1 + weight."""
+    model = awaken(families.build(family)).to(torch.bfloat16)
+    found = smooth(model, data(family), alpha=0.6)
+    assert (found.logits.largest == 0) == (family != "gemma3")
+    if family != "gemma3":
+        assert found.logits.bound <= 0.04 * found.logits.spread
+
+
 def test_in_place() -> None:
     model = awaken(families.build("llama"))
     before = fingerprint_model(model)
     found = smooth(model, data(), alpha=0.5, inplace=True)
     assert found.model is model
     assert fingerprint_model(model) != before
+
+
+def interrupted(what: str, total: int):
+    """Progress that Ctrl-C ends in the middle of the choices."""
+    left = iter(range(total // 2))
+
+    def tick() -> None:
+        if what == "smoothing" and next(left, None) is None:
+            raise KeyboardInterrupt
+
+    return tick
+
+
+def test_what_is_raised_in_place_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = awaken(families.build("llama"))
+    before = fingerprint_model(model)
+    with pytest.raises(KeyboardInterrupt):
+        smooth(model, data(), alpha=0.5, inplace=True, progress=interrupted)
+    assert fingerprint_model(model) == before
+    monkeypatch.setattr("noisescope.smoothing.logits.ROUNDINGS", 1e-6)
+    with pytest.raises(ModelError, match="would move the logits"):
+        ChannelOutlierDetector(model, data()).apply_smoothquant_scaling()
+    assert fingerprint_model(model) == before
+
+
+def test_a_block_is_written_whole_or_not_at_all() -> None:
+    module = torch.nn.Linear(3, 2)
+    before = fingerprint_model(module)
+    with pytest.raises(RuntimeError):
+        write({module.weight: torch.zeros(2, 3), module.bias: torch.zeros(5)})
+    assert fingerprint_model(module) == before
 
 
 def test_the_same_question_gives_the_same_answer() -> None:
@@ -192,7 +234,7 @@ def test_refusals_of_models() -> None:
 
 def test_another_function_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("noisescope.smoothing.logits.ROUNDINGS", 1e-6)
-    with pytest.raises(ModelError, match=r"smoothing moved the logits by .*, expected at most"):
+    with pytest.raises(ModelError, match=r"smoothing would move the logits by .*, expected at most"):
         smooth(awaken(families.build("llama")), data(), alpha=0.5)
     assert not LogitChange(largest=2.0, spread=1.0, bound=1.0, tokens=1).is_rounding
 
@@ -212,6 +254,16 @@ def test_a_saved_model_is_an_ordinary_one(planted, tmp_path: Path) -> None:
     assert len(record["groups"]) == 32
     assert {path.name for path in place.iterdir()} >= {"config.json", "generation_config.json", "model.safetensors"}
     assert [path.name for path in place.parent.iterdir()] == ["smoothed"]
+
+
+def test_settings_of_generation_are_saved_as_they_are(tmp_path: Path) -> None:
+    """Many published models have a temperature and no do_sample, which transformers opens and does not save."""
+    model = awaken(families.build("llama"))
+    model.generation_config.temperature = 0.6
+    place = smooth(model, data(), alpha=0.5, inplace=True).save(tmp_path / "out")
+    assert model.generation_config.temperature == 0.6
+    assert AutoModelForCausalLM.from_pretrained(place).generation_config.temperature == 0.6
+    assert json.loads((place / "generation_config.json").read_text())["temperature"] == 0.6
 
 
 def test_tied_weights_are_saved_once(tmp_path: Path) -> None:

@@ -45,8 +45,9 @@ def migration(
 
         compared = flag("--compare", load_comparison, compare) if compare is not None else None
         plan = plan_migration(subject.report, compared)
-        naming = Naming.of(subject.report, model=subject.model, path=report, program=program())
+        called = subject.model if subject.is_named else None
+        naming = Naming.of(subject.report, model=called, path=report, program=program())
         show("".join(f"{printable(line)}\n" for line in str(plan.named(naming)).splitlines()))
-        page = plan.save(home)
+        page = plan.named(Naming.of(subject.report, model=called, path=report, shared=True)).save(home)
     show(f"Plan: {printable(str(page))}\n")
     return 0

@@ -46,6 +46,10 @@ class Subject:
     path: str
     model: str
     data: str | None
+    tokenizer: str | None = None
+    """None where it is with the model"""
+    is_named: bool = True
+    """whether the model is called as a person called it, and not by the name in the report alone"""
 
     @classmethod
     def open(cls, path: str, *, model: str | None = None, data: str | None = None) -> "Subject":
@@ -54,8 +58,10 @@ class Subject:
 
         report = Report.load(path)
         name, asked = report.sections["config"]["model"], _asked(Path(path))
-        called = model if model is not None else _found(asked, "model") or ("" if name == DEFAULT.name else name)
-        return cls(report, path, called, data if data is not None else _found(asked, "data"))
+        typed = model if model is not None else _found(asked, "model")
+        called = typed or ("" if name == DEFAULT.name else name)
+        own = _found(asked, "data") if data is None else data
+        return cls(report, path, called, own, _found(asked, "tokenizer"), bool(typed))
 
 
 def _asked(path: Path) -> dict[str, object]:

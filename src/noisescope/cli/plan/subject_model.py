@@ -23,6 +23,7 @@ def load_subject(subject: Subject, *, device: str | None, attn: str | None, trus
         dtype=where["dtype"],
         device=device or where["device"],
         attn=attn or where["attention"],
+        tokenizer=subject.tokenizer,
         trust_remote_code=trust_remote_code,
     )
     from ...keys import fingerprint_model

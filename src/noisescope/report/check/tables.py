@@ -6,7 +6,7 @@ from ...measure.readings import read
 from ..figures import NOTHING, number, share
 from ..page.table import Kind, Table
 from ..rows import Sections, facts
-from .words import points
+from .words import points, sight
 
 __all__ = ["asked", "history", "operators"]
 
@@ -34,7 +34,7 @@ def operators(sections: Sections) -> Table:
             share(row["baseline"]) if row["baseline"] is not None else NOTHING,
             points(row["change"], row["change_interval"]),
             NOTHING if row["p"] is None else number(row["p"]),
-            points(row["detectable"]),
+            sight(row),
             read("relative degradation", row["current"]) if isfinite(row["current"]) else "",
             row["why"],
         )

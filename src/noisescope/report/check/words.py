@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from ..figures import NOTHING, in_ascii, plural, share
 from ..rows import Sections
 
-__all__ = ["advice", "headline", "operator_line", "outcome", "points", "rules", "subject", "warning"]
+__all__ = ["advice", "headline", "operator_line", "outcome", "points", "rules", "sight", "subject", "warning"]
 
 Name: TypeAlias = Callable[[str], str]
 
@@ -42,8 +42,11 @@ def _held(sections: Sections) -> str:
 
 
 def _seen(sections: Sections) -> str:
-    least = sections["rules"]["detectable"]
-    return "" if least is None else f"; a change of {points(least)} would be seen in 4 of 5 cases, whichever operator"
+    least, excess = sections["rules"]["detectable"], sections["rules"].get("detectable_excess")
+    if least is None and excess is None:
+        return ""
+    what = f"a change of {points(least)}" if least is not None else f"an excess of {points(excess)} over the limit"
+    return f"; {what} would be seen in 4 of 5 cases, whichever operator"
 
 
 def operator_line(row: Mapping[str, Any]) -> str:
@@ -52,7 +55,7 @@ def operator_line(row: Mapping[str, Any]) -> str:
         return str(row["why"])
     lost = f"{share(row['current'], row['current_interval'])} of accuracy lost"
     if row["baseline"] is None:
-        return in_ascii(lost)
+        return in_ascii(f"{lost}; sees {sight(row)}")
     change = f"{points(row['change'], row['change_interval'])} more"
     return in_ascii(f"{lost}, {share(row['baseline'])} in the baseline: {change}; sees {points(row['detectable'])}")
 
@@ -65,6 +68,13 @@ def points(value: float | None, interval: tuple[float, float] | None = None) -> 
         return "no number of points"
     ends = "" if interval is None else f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
     return f"{100 * value:.1f}{ends} points"
+
+
+def sight(row: Mapping[str, Any]) -> str:
+    """The smallest change that would be seen; with a report, the smallest excess over the limit."""
+    if row["detectable"] is not None or row.get("detectable_excess") is None:
+        return points(row["detectable"])
+    return f"{points(row['detectable_excess'])} over the limit"
 
 
 def subject(sections: Sections, name: Name = str) -> str:
@@ -111,9 +121,14 @@ def rules(sections: Sections) -> str:
         if sections["baseline"]["kind"] != "report"
         else f"An operator fails if noise on it costs more than {share(limit)} of accuracy."
     )
+    blunt = (
+        f"a change of {points(held['resolution'])}, or of 30% of what the operator cost if that is more,"
+        if sections["baseline"]["kind"] != "report"
+        else "an operator is above the limit and not significantly so, or its interval reaches over the limit and an "
+        f"excess of {points(held['resolution'])}"
+    )
     return (
         f"{worse} {plural(held['tests'], 'test')} with Holm's correction: a checkpoint that is as good fails in at "
         f"most {100 * held['level']:g} of 100 checks. Without failures a check is inconclusive, and not passed, where "
-        f"a change of {points(held['resolution'])}, or of 30% of what the operator cost if that is more, would not be "
-        f"seen in {100 * held['power']:g} of 100 checks."
+        f"{blunt} would not be seen in {100 * held['power']:g} of 100 checks."
     )
