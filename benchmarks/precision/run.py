@@ -5,18 +5,20 @@
 Three disjoint parts of the built-in text: `rows` for the map, some for single layers and mixtures, others for plans.
 
 formats  every layer in each of eight formats by itself, run; Spearman over layers and the median of predicted/measured,
-         for the map and for the diagonal estimate that other tools use. Thirty random mixtures over all layers.
+         for the map and for the diagonal estimate that other tools use. Thirty random mixtures of formats over all
+         layers, and thirty that choose for each group of weights by itself.
 plans    at 4.5, 5 and 6 bits, scales counted: the plan, the programme's choice before it was refined, the best single
          format within the bits, the threshold rule, the plan that the diagonal estimate makes, ten random plans. All
          choose from the same formats (round to nearest, the same blocks), groups that are stored together have one
          format. `more` is by how much each of them is above the plan, as a share, row by row of the text.
 
-Results go to results.json, one entry a model. `--rows` is for the map; a plan is refined on 256 of them.
+Results go to results.json, one entry a model. `--rows` is for the map, and for refining plans.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from noisescope.planning.degradation import degradation_of
 from noisescope.planning.precision.choosing import Candidates, Chosen
 from noisescope.planning.precision.refining import refine
 from noisescope.planning.precision.rule import by_threshold
-from noisescope.planning.precision.texts import REFINED, part
+from noisescope.planning.precision.texts import part
 from noisescope.points import Bench
 from noisescope.quantising.checking import CheckedFormats, check_formats, measure
 from noisescope.quantising.mapping import map_formats
@@ -109,14 +111,12 @@ def in_layers(known: Any, bench: Bench) -> dict[str, Any]:
     return found
 
 
-def mixtures(known: Any, bench: Bench) -> dict[str, Any]:
-    """Random formats over all layers."""
+def mixtures(known: Any, bench: Bench, units: Mapping[Any, Sequence[str]]) -> dict[str, Any]:
+    """Random formats over the whole model, one a unit."""
     draw = np.random.default_rng(1)
     pairs = []
     for _ in range(MIXTURES):
-        choice = {
-            path: name for paths in known.groups.values() for name in [str(draw.choice(FORMATS))] for path in paths
-        }
+        choice = {path: name for paths in units.values() for name in [str(draw.choice(FORMATS))] for path in paths}
         pairs.append((known.kl(choice).value, known.without_cross_terms(choice).value, measure(bench, choice).value))
     predicted, diagonal, measured = np.array(pairs).T
     found = {
@@ -209,20 +209,24 @@ def plans(checked: CheckedFormats, bench: Bench, sloped: Bench, stepped: Bench, 
 def run(name: str, rows: int, only: str | None) -> dict[str, Any]:
     model, tokenizer = load(name)
     real = name == "default"
-    parts = texts(model, tokenizer, rows, layers=64 if real else 256, plans=96 if real else 256)
+    parts = texts(model, tokenizer, rows, layers=128 if real else 256, plans=96 if real else 256)
     start = time.process_time()
     known = map_formats(model, parts.mapped, EVERY, diagonal=True)
     print(f"{name}: map of {len(known.places)} x {len(EVERY)}, {time.process_time() - start:.0f} s of CPU", flush=True)
     found: dict[str, Any] = {"rows": rows, "weights": len(known.places), "layers": len(known.layers)}
     bench = Bench(model, parts.layers)
     if only != "plans":
-        found |= {"formats": in_layers(known, bench), "mixtures": mixtures(known, bench)}
+        found["mixtures"] = {
+            "a format a layer": mixtures(known, bench, known.layers),
+            "a format a group": mixtures(known, bench, known.groups),
+        }
+        found["formats"] = in_layers(known, bench)
     if only != "formats":
         checked = check_formats(known, bench, PLANNED)
         found["second_order_failed"] = list(checked.failed)
         report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50, spec=ns.DiagnosisSpec(level="layer"))
         row = np.arange(parts.mapped.rows)
-        sloped, stepped = (part(parts.mapped, row // REFINED == number, 16) for number in (0, 1))
+        sloped, stepped = (part(parts.mapped, half, 16) for half in (row < len(row) // 2, row >= len(row) // 2))
         benches = (Bench(model, text) for text in (parts.plans, sloped, stepped))
         found["plans"] = plans(checked, *benches, degradation_of(report))
     return found
@@ -237,7 +241,7 @@ def main() -> None:
     file = HERE / "results.json"
     for name in ("llama", "gpt2", "default") if given.model == "all" else (given.model,):
         torch.set_num_threads(2 if name == "default" else 1)  # small models are no faster with two
-        rows = given.rows or (512 if name == "default" else 3072)
+        rows = given.rows or (1024 if name == "default" else 3072)
         found = run(name, rows, given.only)
         results = json.loads(file.read_text()) if file.exists() else {}
         results[name] = {**results.get(name, {}), **found}

@@ -84,13 +84,13 @@ def select(logits: Tensor, batch: Batch) -> Tensor:
 @torch.no_grad()
 def kl_gradient(logits: Tensor, batch: Batch, clean_logits: Tensor) -> Tensor:
     """The gradient, by the logits, of the KL that `score` gives, summed over a batch: q - p at predicted positions."""
-    places = _places(logits, batch)
+    places, home = _places(logits, batch), home_of(logits.device)
     found, flat = torch.zeros_like(logits), logits.flatten(0, 1)
     step = rows_at_once(logits.shape[-1])
     for first in range(0, len(places), step):
         some = places[first : first + step].to(logits.device)
-        noisy, clean = flat[some], clean_logits[first : first + step].to(logits.device)
-        found.flatten(0, 1)[some] = (noisy.double().softmax(-1) - clean.double().softmax(-1)).to(found.dtype)
+        noisy, clean = flat[some].to(home).double(), clean_logits[first : first + step].to(home).double()
+        found.flatten(0, 1)[some] = (noisy.softmax(-1) - clean.softmax(-1)).to(found)
     return found
 
 

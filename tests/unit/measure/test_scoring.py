@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from noisescope.errors import InputError
 from noisescope.measure import divergence
 from noisescope.measure.batches import Batch
-from noisescope.measure.scoring import RowScores, first_bad_row, score, select
+from noisescope.measure.scoring import RowScores, first_bad_row, kl_gradient, score, select
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -308,3 +308,18 @@ def test_a_trained_model():
         loss = model(**batch.inputs(), labels=labels).loss
     assert found.nll_nats.sum() / found.tokens.sum() == pytest.approx(float(loss), rel=1e-5)
     assert found.nll_nats.sum() / found.tokens.sum() < 3 * log(512)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("at_once", [1, 7, 10_000])
+def test_the_gradient_of_the_kl_is_that_of_autograd(dtype, at_once, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "CHUNK", at_once * VOCAB)
+    batch, (clean, noisy) = make_batch(), make_logits(0.5, dtype)
+    by_hand = noisy.double().requires_grad_()
+    p, q = clean.double().log_softmax(-1)[:, :-1], by_hand.log_softmax(-1)[:, :-1]
+    ((p.exp() * (p - q)).sum(-1) * batch.predicted).sum().backward()
+    kept = select(clean, batch)
+    found = kl_gradient(noisy, batch, kept)
+    torch.testing.assert_close(found.double(), by_hand.grad, rtol=1e-6, atol=1e-7)
+    assert not found[:, :-1][~batch.predicted].any()
+    assert not found[:, -1].any()

@@ -7,8 +7,8 @@ has and e that of another,
     cost[group, e] = <G, e - a> + 1/2 (e - a)' F (e - a),        0 for what it has,
 
 holds as long as few groups change at once. So the programme is solved again with a limit on how many do; what it finds
-is run on other text, and taken if its KL is less by more than chance. If not, half as many may change. It ends where
-nothing is foretold to be worth it.
+is run on other text, and taken if its KL is less there by more than the standard error of that. If not, half as many
+may change. It ends where nothing is foretold to be worth it.
 """
 
 from collections.abc import Callable, Mapping
@@ -98,7 +98,7 @@ def refine(
 
 
 def _better(above: Estimate) -> bool:
-    return above.high < 0
+    return above.value < -above.stderr
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ LEAST = 8
 """rows of a part: fewer have no interval worth the name"""
 CHECKED = 48
 """rows that cells of the map are run on"""
-REFINED = 128
-"""rows for the slopes of a plan, and as many others to run steps on"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +67,13 @@ class Texts:
 
     @property
     def sloped(self) -> EvaluationSet:
-        """Some of what the map is made on, for the slopes of a plan."""
-        return self._some(0, self._refined)
+        """Half of what the map is made on, for the slopes of a plan."""
+        return self._some(0, self.mapped.rows // 2)
 
     @property
     def stepped(self) -> EvaluationSet:
-        """Others of what the map is made on, to run the steps on that slopes suggest."""
-        return self._some(self._refined, 2 * self._refined)
-
-    @property
-    def _refined(self) -> int:
-        return min(REFINED, self.mapped.rows // 2)
+        """The other half, to run the steps on that slopes suggest."""
+        return self._some(self.mapped.rows // 2, self.mapped.rows)
 
     def _some(self, first: int, end: int) -> EvaluationSet:
         row = np.arange(self.mapped.rows)
