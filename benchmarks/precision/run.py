@@ -1,12 +1,15 @@
 """What number formats cost, foretold and run; and whether the plan made of it is the best of many at equal bits.
 
-    python benchmarks/precision/run.py [llama|gpt2|default|all] [--rows N] [--only formats|plans]
+    python benchmarks/precision/run.py [llama|gpt2|default|all] [--rows N] [--only mixtures formats plans]
 
-Three disjoint parts of the built-in text: `rows` for the map, some for single layers and mixtures, others for plans.
+Three disjoint parts of the built-in text: `rows` for the map, its checks and the steps of plans, some for single layers
+and mixtures, others for plans.
 
+mixtures thirty random mixtures of formats over all layers, and thirty that choose for each group of weights by itself,
+         foretold as a plan is (the map, with the cells of it that were run), by the map alone, and by the diagonal
+         estimate that other tools use.
 formats  every layer in each of eight formats by itself, run; Spearman over layers and the median of predicted/measured,
-         for the map and for the diagonal estimate that other tools use. Thirty random mixtures of formats over all
-         layers, and thirty that choose for each group of weights by itself.
+         for the map and for the diagonal estimate.
 plans    at 4.5, 5 and 6 bits, scales counted: the plan, the programme's choice before it was refined, the best single
          format within the bits, the threshold rule, the plan that the diagonal estimate makes, ten random plans. All
          choose from the same formats (round to nearest, the same blocks), groups that are stored together have one
@@ -18,7 +21,7 @@ Results go to results.json, one entry a model. `--rows` is for the map, and for 
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +40,7 @@ from noisescope.planning.degradation import degradation_of
 from noisescope.planning.precision.choosing import Candidates, Chosen
 from noisescope.planning.precision.refining import refine
 from noisescope.planning.precision.rule import by_threshold
-from noisescope.planning.precision.texts import part
+from noisescope.planning.precision.texts import Texts, part
 from noisescope.points import Bench
 from noisescope.quantising.checking import CheckedFormats, check_formats, measure
 from noisescope.quantising.mapping import map_formats
@@ -49,6 +52,7 @@ PLANNED = ("mxfp4", "nvfp4", "mxfp6", "mxfp8", "int8", "bf16")
 EVERY = tuple(dict.fromkeys((*FORMATS, *PLANNED)))
 TARGETS = (4.5, 5.0, 6.0)
 MIXTURES, RANDOM = 30, 10
+PARTS = ("mixtures", "plans", "formats")
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -61,14 +65,8 @@ def load(name: str) -> tuple[Any, Any]:
     return AutoModelForCausalLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
 
 
-@dataclass
-class Texts:
-    mapped: EvaluationSet
-    layers: EvaluationSet
-    plans: EvaluationSet
-
-
-def texts(model: Any, tokenizer: Any, rows: int, *, layers: int, plans: int) -> Texts:
+def texts(model: Any, tokenizer: Any, rows: int, *, layers: int, plans: int) -> tuple[Texts, EvaluationSet]:
+    """What a plan has, and the rows that single layers and mixtures are run on."""
     data = data_for(model, None, tokenizer, n_samples=rows + layers + plans, batch_size=16, max_length=32, seed=11)
     order = np.random.default_rng(0).permutation(data.rows)
     parts = []
@@ -76,7 +74,8 @@ def texts(model: Any, tokenizer: Any, rows: int, *, layers: int, plans: int) -> 
         taken = np.zeros(data.rows, dtype=bool)
         taken[chosen] = True
         parts.append(part(data, taken, 16))
-    return Texts(*parts)
+    mapped, apart, held_out = parts
+    return Texts(mapped, held_out), apart
 
 
 class Diagonal(CheckedFormats):
@@ -111,22 +110,32 @@ def in_layers(known: Any, bench: Bench) -> dict[str, Any]:
     return found
 
 
-def mixtures(known: Any, bench: Bench, units: Mapping[Any, Sequence[str]]) -> dict[str, Any]:
+def mixtures(checked: CheckedFormats, bench: Bench, units: Mapping[Any, Sequence[str]]) -> dict[str, Any]:
     """Random formats over the whole model, one a unit."""
-    draw = np.random.default_rng(1)
-    pairs = []
+    draw, known = np.random.default_rng(1), checked.map
+    layer = {place.path: place.layer for place in known.places}
+    rows = []
     for _ in range(MIXTURES):
-        choice = {path: name for paths in units.values() for name in [str(draw.choice(FORMATS))] for path in paths}
-        pairs.append((known.kl(choice).value, known.without_cross_terms(choice).value, measure(bench, choice).value))
-    predicted, diagonal, measured = np.array(pairs).T
+        chosen = {unit: str(draw.choice(FORMATS)) for unit in units}
+        choice = {path: chosen[unit] for unit, paths in units.items() for path in paths}
+        planned = sum(checked.cost(paths, layer[paths[0]], chosen[unit]) for unit, paths in units.items())
+        foretold = (planned, known.kl(choice).value, known.without_cross_terms(choice).value)
+        rows.append((measure(bench, choice).value, *foretold))
+    measured, planned, mapped, diagonal = np.array(rows).T
     found = {
         "count": MIXTURES,
-        "spearman": float(spearmanr(predicted, measured)[0]),
-        "median_ratio": float(np.median(predicted / measured)),
+        "spearman": float(spearmanr(planned, measured)[0]),
+        "median_ratio": float(np.median(planned / measured)),
+        "map_spearman": float(spearmanr(mapped, measured)[0]),
         "diagonal_spearman": float(spearmanr(diagonal, measured)[0]),
-        "kl": [float(measured.min()), float(measured.max())],
+        "measured": measured.tolist(),
+        "planned": planned.tolist(),
     }
-    print(f"  mixtures       Spearman {found['spearman']:.3f} ratio {found['median_ratio']:.2f}", flush=True)
+    told = f"Spearman {found['spearman']:.3f} ratio {found['median_ratio']:.2f}"
+    print(
+        f"  mixtures       {told}   map {found['map_spearman']:.3f}   diagonal {found['diagonal_spearman']:.3f}",
+        flush=True,
+    )
     return found
 
 
@@ -206,46 +215,43 @@ def plans(checked: CheckedFormats, bench: Bench, sloped: Bench, stepped: Bench, 
     return found
 
 
-def run(name: str, rows: int, only: str | None) -> dict[str, Any]:
+def run(name: str, rows: int, only: Collection[str]) -> Iterator[dict[str, Any]]:
+    """What was found, part by part."""
     model, tokenizer = load(name)
     real = name == "default"
-    parts = texts(model, tokenizer, rows, layers=128 if real else 256, plans=96 if real else 256)
+    parts, apart = texts(model, tokenizer, rows, layers=128 if real else 256, plans=96 if real else 256)
     start = time.process_time()
     known = map_formats(model, parts.mapped, EVERY, diagonal=True)
     print(f"{name}: map of {len(known.places)} x {len(EVERY)}, {time.process_time() - start:.0f} s of CPU", flush=True)
-    found: dict[str, Any] = {"rows": rows, "weights": len(known.places), "layers": len(known.layers)}
-    bench = Bench(model, parts.layers)
-    if only != "plans":
-        found["mixtures"] = {
-            "a format a layer": mixtures(known, bench, known.layers),
-            "a format a group": mixtures(known, bench, known.groups),
-        }
-        found["formats"] = in_layers(known, bench)
-    if only != "formats":
-        checked = check_formats(known, bench, PLANNED)
-        found["second_order_failed"] = list(checked.failed)
+    yield {"rows": rows, "weights": len(known.places), "layers": len(known.layers)}
+    bench = Bench(model, apart)
+    if "mixtures" in only:
+        checked = check_formats(known, Bench(model, parts.checked), FORMATS)
+        units = {"a format a layer": known.layers, "a format a group": known.groups}
+        yield {"mixtures": {title: mixtures(checked, bench, chosen) for title, chosen in units.items()}}
+    if "plans" in only:
+        checked = check_formats(known, Bench(model, parts.checked), PLANNED)
         report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50, spec=ns.DiagnosisSpec(level="layer"))
-        row = np.arange(parts.mapped.rows)
-        sloped, stepped = (part(parts.mapped, half, 16) for half in (row < len(row) // 2, row >= len(row) // 2))
-        benches = (Bench(model, text) for text in (parts.plans, sloped, stepped))
-        found["plans"] = plans(checked, *benches, degradation_of(report))
-    return found
+        benches = (Bench(model, text) for text in (parts.held_out, parts.sloped, parts.stepped))
+        yield {"plans": plans(checked, *benches, degradation_of(report)), "second_order_failed": list(checked.failed)}
+    if "formats" in only:
+        yield {"formats": in_layers(known, bench)}
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("model", nargs="?", default="all", choices=["llama", "gpt2", "default", "all"])
     asked.add_argument("--rows", type=int)
-    asked.add_argument("--only", choices=["formats", "plans"])
+    asked.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     given = asked.parse_args()
     file = HERE / "results.json"
     for name in ("llama", "gpt2", "default") if given.model == "all" else (given.model,):
         torch.set_num_threads(2 if name == "default" else 1)  # small models are no faster with two
         rows = given.rows or (1024 if name == "default" else 3072)
-        found = run(name, rows, given.only)
-        results = json.loads(file.read_text()) if file.exists() else {}
-        results[name] = {**results.get(name, {}), **found}
-        file.write_text(json.dumps(results, indent=1) + "\n")
+        for found in run(name, rows, given.only):
+            results = json.loads(file.read_text()) if file.exists() else {}
+            results[name] = {**results.get(name, {}), **found}
+            file.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """Whether the format map is true: some of its cells computed for real, and what to use where it is not.
 
 A cell is one layer in one format. Of each format two are run: the one with the largest predicted KL, where the second
-order ends first, and one at random. Where prediction and measurement differ by more than a factor of 1.5, intervals
-granted, the second order has failed for that format: all its layers are measured, and these values stand.
+order ends first, and one at random. As many again are those with the largest standard errors: a mean of squares whose
+samples have long tails is known worse than the others, and a few of them make most of what is uncertain about a plan.
+What was run stands where its standard error is the smaller one.
+
+Where prediction and measurement differ by more than a factor of 1.5, intervals granted, the second order has failed for
+that format: all its layers are measured, and these values stand.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
@@ -22,10 +26,12 @@ from ..specs import Layer
 from .emulating import quantised
 from .format_map import FormatMap
 
-__all__ = ["FAR", "Cell", "CheckedFormats", "check_formats", "measure", "run_in"]
+__all__ = ["FAR", "PER_FORMAT", "Cell", "CheckedFormats", "check_formats", "measure", "run_in"]
 
 FAR = 1.5
 """the factor by which a prediction may be off"""
+PER_FORMAT = 3
+"""cells that are run, on average: the largest, one at random, and one of those that are known worst"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,11 @@ class Cell:
         return self.measured.value / self.predicted.value if self.predicted.value else inf
 
     @property
+    def stands(self) -> bool:
+        """Whether it is known better by its run than by the map."""
+        return not self.predicted.stderr <= self.measured.stderr
+
+    @property
     def off(self) -> bool:
         """Whether they differ by more than a factor, granted their intervals."""
         return (
@@ -66,12 +77,9 @@ class CheckedFormats:
     map: FormatMap
     cells: Sequence[Cell]
     corrections: Mapping[tuple[Layer, str], float] = field(default_factory=dict)
-    """layer and format -> measured over predicted, where the second order has failed"""
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """Formats whose measured values stand."""
-        return tuple(dict.fromkeys(name for _, name in self.corrections))
+    """layer and format -> measured over predicted, where what was measured stands"""
+    failed: tuple[str, ...] = ()
+    """formats for which the second order has failed: measured in all layers"""
 
     @property
     def ratio(self) -> float:
@@ -100,19 +108,21 @@ def check_formats(
     keep: Iterable[str] = (),
     progress: Callable[[], None] | None = None,
 ) -> CheckedFormats:
-    """Runs two layers of each format, and all layers of those that are foretold wrongly."""
+    """Runs some layers of each format, and all layers of those that are foretold wrongly."""
     kept = frozenset(keep)
     layers = {layer: [path for path in paths if path not in kept] for layer, paths in found.layers.items()}
     layers = {layer: paths for layer, paths in layers.items() if paths}
     checking = _Checking(found, bench, layers, seed, progress or (lambda: None))
-    cells = [checking.cell(layer, name) for name in formats for layer in checking.chosen(name)]
-    corrections: dict[tuple[Layer, str], float] = {}
-    for name in dict.fromkeys(cell.format for cell in cells if cell.off):
-        known = {cell.layer: cell for cell in cells if cell.format == name}
-        for layer in layers:
-            cell = known[layer] if layer in known else checking.cell(layer, name)
-            corrections[layer, name] = cell.correction
-    return CheckedFormats(found, cells, corrections)
+    first = [(layer, name) for name in formats for layer in checking.chosen(name)]
+    places = [*first, *checking.uncertain(formats, besides=first)]
+    known = {place: checking.cell(*place) for place in places}
+    cells = tuple(known.values())
+    failed = tuple(dict.fromkeys(cell.format for cell in cells if cell.off))
+    for place in ((layer, name) for name in failed for layer in layers):
+        if place not in known:
+            known[place] = checking.cell(*place)
+    stand = {place: cell.correction for place, cell in known.items() if cell.stands or cell.format in failed}
+    return CheckedFormats(found, cells, stand, failed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +139,13 @@ class _Checking:
         others = [layer for layer in self.layers if layer != worst]
         draw = Key(self.seed, f"checked#{name}").digest
         return [worst, *([others[draw % len(others)]] if others else [])]
+
+    def uncertain(self, formats: Sequence[str], *, besides: Collection[tuple[Layer, str]]) -> list[tuple[Layer, str]]:
+        """Of the other cells those with the largest standard errors, one a format on average."""
+        others = [(layer, name) for name in formats for layer in self.layers if (layer, name) not in besides]
+        known = {place: self._predicted(*place).stderr for place in others}
+        ordered = sorted((place for place in others if isfinite(known[place])), key=lambda place: -known[place])
+        return ordered[: (PER_FORMAT - 2) * len(formats)]
 
     def cell(self, layer: Layer, name: str) -> Cell:
         choice = dict.fromkeys(self.layers[layer], name)

@@ -22,7 +22,7 @@ from noisescope.measure.labels import as_batches
 from noisescope.noise.formats import parse_format
 from noisescope.points import Bench
 from noisescope.quantising import find_weights, map_formats
-from noisescope.quantising.checking import Cell, check_formats, measure
+from noisescope.quantising.checking import PER_FORMAT, Cell, check_formats, measure
 from noisescope.quantising.format_map import FormatMap
 from noisescope.quantising.map_file import load_map, save_map
 from noisescope.sites import Layout
@@ -199,6 +199,29 @@ def test_where_the_second_order_fails_what_was_measured_stands() -> None:
     run = measure(bench, known.uniform("mxfp4", paths), start=3).value
     assert found.cost(paths, 3, "mxfp4") == pytest.approx(run)
     assert found.cost(paths, 3, "int8") == right.cost(paths, 3, "int8")
+
+
+def test_cells_that_are_known_worst_are_run_and_stand_where_that_is_better() -> None:
+    """One cell of a map that a single sequence has made, too large by less than a failure."""
+    known, bench = of_llama()
+    odd = known.projections.copy()
+    layer, name = 2, "mxfp6"
+    first = next(number for number, place in enumerate(known.places) if place.layer == layer)
+    odd[first, 0, 1] += 12 * np.abs(odd[:, :, 1]).max()
+    found = check_formats(
+        FormatMap(known.places, known.formats, odd, known.sequences, known.tokens), bench, known.formats
+    )
+    assert len(found.cells) == PER_FORMAT * len(known.formats)
+    (cell,) = (cell for cell in found.cells if (cell.layer, cell.format) == (layer, name))
+    assert cell.stands
+    run = measure(bench, known.uniform(name, known.layers[layer]), start=layer).value
+    assert found.cost(known.layers[layer], layer, name) == pytest.approx(run)
+    few = data_for(bench.model, None, trained.fixture("llama")[1], n_samples=8, batch_size=8, max_length=16, seed=2)
+    for checked in (found, check_formats(known, Bench(bench.model, few), known.formats)):
+        for other in checked.cells:
+            better = other.measured.stderr < other.predicted.stderr
+            assert ((other.layer, other.format) in checked.corrections) == (better or other.format in checked.failed)
+    assert any(not other.stands for other in checked.cells)
 
 
 def test_what_was_measured_stands_also_where_it_is_infinite_or_nothing() -> None:

@@ -20,7 +20,7 @@ from ...errors import InputError
 from ...keys import fingerprint_model
 from ...noise.formats import parse_format
 from ...points import Bench
-from ...quantising.checking import CheckedFormats, check_formats, measure
+from ...quantising.checking import PER_FORMAT, CheckedFormats, check_formats, measure
 from ...quantising.format_map import FormatMap
 from ...quantising.weights import find_weights, matching
 from ...sites import Layout
@@ -184,7 +184,7 @@ class _Run:
     def check(self, known: FormatMap) -> CheckedFormats:
         """The map, with some of it run."""
         kept = matching(self.keep, [place.path for place in known.places], what="keep")
-        tick = self.progress("checks", 2 * len(self.asked.formats))
+        tick = self.progress("checks", PER_FORMAT * len(self.asked.formats))
         return check_formats(known, self._checking, self.asked.formats, seed=self.seed, keep=kept, progress=tick)
 
     def refine(self, candidates: Candidates, chosen: Chosen) -> Refined:

@@ -15,8 +15,8 @@ __all__ = ["Texts", "part"]
 
 LEAST = 8
 """rows of a part: fewer have no interval worth the name"""
-CHECKED = 48
-"""rows that cells of the map are run on"""
+CHECKED = 0.25
+"""share of the map's rows that cells of it are run on"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Texts:
     @property
     def checked(self) -> EvaluationSet:
         """Some of what the map is made on, to run cells of it on."""
-        return self._some(0, CHECKED)
+        return self._some(0, max(LEAST, round(CHECKED * self.mapped.rows)))
 
     @property
     def sloped(self) -> EvaluationSet:

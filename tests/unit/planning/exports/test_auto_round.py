@@ -13,6 +13,7 @@ import trained
 from noisescope.noise.formats import parse_format
 from noisescope.planning.exports import export
 from plan_consumers import auto_round
+from plan_documented import as_documented
 from plan_sections import one, planned, sections, weights
 
 FORMATS = ["mxfp4", "nvfp4", "mxfp6", None, "mxfp8", "int8", "int4:group=32", "bf16", "fp8_e4m3"]
@@ -75,4 +76,6 @@ def test_its_data_types_round_as_the_plan_was_measured(tool: Any, form: str) -> 
         own_error += float((own - value).square().sum())
         their_error += float((theirs - value).square().sum())
         assert form in ALIKE or torch.isclose(own, theirs, rtol=1e-6, atol=0).float().mean() > 0.999, path
-    assert (their_error / own_error) ** 0.5 == pytest.approx(1, abs=0.1)
+    ratio = (their_error / own_error) ** 0.5
+    assert ratio == pytest.approx(1, abs=0.1)
+    assert as_documented("AutoRound", form, ratio), ratio

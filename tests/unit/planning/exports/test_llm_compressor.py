@@ -9,6 +9,7 @@ import trained
 from noisescope.noise.formats import parse_format
 from noisescope.planning.exports import export
 from plan_consumers import llm_compressor
+from plan_documented import as_documented
 from plan_sections import planned, sections, weights
 
 PRESETS = {"mxfp4": "MXFP4A16", "mxfp6": "MXFP6A16", "mxfp8": "MXFP8A16", "nvfp4": "NVFP4A16", "int4": "W4A16"}
@@ -102,7 +103,9 @@ def test_the_error_is_about_that_of_the_plan_where_scales_are_chosen_otherwise(
             value = weight.value.detach()
             own += float((parse_format(form).round(value) - value).square().sum())
             theirs += float((rounded(model.get_submodule(path)) - value).square().sum())
-    assert low < (theirs / own) ** 0.5 < high
+    ratio = (theirs / own) ** 0.5
+    assert low < ratio < high
+    assert as_documented("llm-compressor", form, ratio), ratio
 
 
 def test_it_leaves_conv1d_as_they_are_as_the_note_says() -> None:

@@ -14,6 +14,7 @@ import trained
 from noisescope.noise.formats import parse_format
 from noisescope.planning.exports import export
 from plan_consumers import ORACLES, beside, torchao
+from plan_documented import as_documented
 from plan_sections import planned, sections, weights
 
 SAME = (
@@ -93,7 +94,9 @@ def test_weights_are_rounded_as_the_plan_was_measured(form: str) -> None:
         own_error += float((own - value).square().sum())
         their_error += float((theirs - value).square().sum())
         assert form in ALIKE or torch.equal(own, theirs), path
-    assert (their_error / own_error) ** 0.5 == pytest.approx(1, abs=0.05)
+    ratio = (their_error / own_error) ** 0.5
+    assert ratio == pytest.approx(1, abs=0.05)
+    assert as_documented("torchao", form, ratio), ratio
 
 
 def test_conv1d_do_not_compute_as_the_note_says() -> None:

@@ -74,7 +74,7 @@ def test_no_row_of_text_is_used_twice() -> None:
     assert not rows(texts.mapped) & rows(texts.held_out)
     assert rows(texts.checked) | rows(texts.sloped) | rows(texts.stepped) <= rows(texts.mapped)
     assert not rows(texts.sloped) & rows(texts.stepped)
-    assert texts.checked.rows == 48
+    assert texts.checked.rows == 16
 
 
 def test_weights_that_are_stored_together_have_one_format() -> None:
