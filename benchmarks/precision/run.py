@@ -1,6 +1,7 @@
 """What number formats cost, foretold and run; and whether the plan made of it is the best of many at equal bits.
 
-    python benchmarks/precision/run.py [llama|gpt2|default|all] [--rows N] [--only mixtures formats plans]
+    python benchmarks/precision/run.py [llama|gpt2|default|all] [--rows N] [--threads N]
+                                       [--only mixtures formats plans]
 
 Three disjoint parts of the built-in text: `rows` for the map, its checks and the steps of plans, some for single layers
 and mixtures, others for plans.
@@ -85,8 +86,8 @@ class Diagonal(CheckedFormats):
         return self.map.without_cross_terms(dict.fromkeys(paths, name)).value
 
 
-def in_layers(known: Any, bench: Bench) -> dict[str, Any]:
-    """Every layer in each format by itself."""
+def in_layers(known: Any, bench: Bench) -> Iterator[dict[str, Any]]:
+    """Every layer in each format by itself, a format more each time."""
     found = {}
     for name in FORMATS:
         choices = {layer: known.uniform(name, paths) for layer, paths in known.layers.items()}
@@ -107,7 +108,7 @@ def in_layers(known: Any, bench: Bench) -> dict[str, Any]:
         told = f"Spearman {row['spearman']:.3f} ratio {row['median_ratio']:.2f}"
         beside = f"diagonal {row['diagonal_spearman']:.3f} {row['diagonal_median_ratio']:.2f}"
         print(f"  {name:14s} {told}   {beside}", flush=True)
-    return found
+        yield found
 
 
 def mixtures(checked: CheckedFormats, bench: Bench, units: Mapping[Any, Sequence[str]]) -> dict[str, Any]:
@@ -177,7 +178,10 @@ class Row:
         return {**found, "same_as_plan": same, "more": ratio(mine - best, best).as_json()}
 
 
-def plans(checked: CheckedFormats, bench: Bench, sloped: Bench, stepped: Bench, degradation: Any) -> dict[str, Any]:
+def plans(
+    checked: CheckedFormats, bench: Bench, sloped: Bench, stepped: Bench, degradation: Any
+) -> Iterator[dict[str, Any]]:
+    """The plan beside the others, a target more each time."""
     candidates, draw = Candidates(checked, PLANNED), np.random.default_rng(2)
     of_diagonal = Candidates(Diagonal(checked.map, ()), PLANNED)
 
@@ -212,7 +216,7 @@ def plans(checked: CheckedFormats, bench: Bench, sloped: Bench, stepped: Bench, 
         told = ", ".join(f"{n} {row.ran.kl.value:.4g}" for n, row in rows.items() if not n.startswith("random"))
         others = min(row.ran.kl.value for n, row in rows.items() if n.startswith("random"))
         print(f"  {target:g} bits: {told}, best random {others:.4g}", flush=True)
-    return found
+        yield found
 
 
 def run(name: str, rows: int, only: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -223,19 +227,24 @@ def run(name: str, rows: int, only: Collection[str]) -> Iterator[dict[str, Any]]
     start = time.process_time()
     known = map_formats(model, parts.mapped, EVERY, diagonal=True)
     print(f"{name}: map of {len(known.places)} x {len(EVERY)}, {time.process_time() - start:.0f} s of CPU", flush=True)
-    yield {"rows": rows, "weights": len(known.places), "layers": len(known.layers)}
+    yield {"weights": len(known.places), "layers": len(known.layers)}
     bench = Bench(model, apart)
     if "mixtures" in only:
         checked = check_formats(known, Bench(model, parts.checked), FORMATS)
         units = {"a format a layer": known.layers, "a format a group": known.groups}
-        yield {"mixtures": {title: mixtures(checked, bench, chosen) for title, chosen in units.items()}}
+        yield {
+            "mixtures": {"mapped_rows": rows}
+            | {title: mixtures(checked, bench, chosen) for title, chosen in units.items()}
+        }
     if "plans" in only:
         checked = check_formats(known, Bench(model, parts.checked), PLANNED)
         report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50, spec=ns.DiagnosisSpec(level="layer"))
         benches = (Bench(model, text) for text in (parts.held_out, parts.sloped, parts.stepped))
-        yield {"plans": plans(checked, *benches, degradation_of(report)), "second_order_failed": list(checked.failed)}
+        for found in plans(checked, *benches, degradation_of(report)):
+            yield {"plans": {"mapped_rows": rows, "second_order_failed": list(checked.failed)} | found}
     if "formats" in only:
-        yield {"formats": in_layers(known, bench)}
+        for found in in_layers(known, bench):
+            yield {"formats": {"mapped_rows": rows} | found}
 
 
 def main() -> None:
@@ -243,10 +252,11 @@ def main() -> None:
     asked.add_argument("model", nargs="?", default="all", choices=["llama", "gpt2", "default", "all"])
     asked.add_argument("--rows", type=int)
     asked.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    asked.add_argument("--threads", type=int, default=1)
     given = asked.parse_args()
+    torch.set_num_threads(given.threads)
     file = HERE / "results.json"
     for name in ("llama", "gpt2", "default") if given.model == "all" else (given.model,):
-        torch.set_num_threads(2 if name == "default" else 1)  # small models are no faster with two
         rows = given.rows or (1024 if name == "default" else 3072)
         for found in run(name, rows, given.only):
             results = json.loads(file.read_text()) if file.exists() else {}
