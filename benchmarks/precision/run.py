@@ -14,7 +14,9 @@ formats  every layer in each of eight formats by itself, run; Spearman over laye
 plans    at 4.5, 5 and 6 bits, scales counted: the plan, the programme's choice before it was refined, the best single
          format within the bits, the threshold rule, the plan that the diagonal estimate makes, ten random plans. All
          choose from the same formats (round to nearest, the same blocks), groups that are stored together have one
-         format. `more` is by how much each of them is above the plan, as a share, row by row of the text.
+         format. `more` is by how much each of them is above the plan, as a share, row by row of the text. Where the
+         diagonal estimate makes the very same plan, `neighbours`: the plans next to it, which change a group or two and
+         are foretold to cost least, are run too.
 
 Results go to results.json, one entry a model. `--rows` is for the map, and for refining plans.
 """
@@ -24,6 +26,7 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +55,7 @@ FORMATS = ("int8", "fp8_e4m3", "mxfp8", "mxfp6", "int4", "int4:group=32", "mxfp4
 PLANNED = ("mxfp4", "nvfp4", "mxfp6", "mxfp8", "int8", "bf16")
 EVERY = tuple(dict.fromkeys((*FORMATS, *PLANNED)))
 TARGETS = (4.5, 5.0, 6.0)
-MIXTURES, RANDOM = 30, 10
+MIXTURES, RANDOM, NEIGHBOURS = 30, 10, 150
 PARTS = ("mixtures", "plans", "formats")
 
 
@@ -162,6 +165,21 @@ def random_plan(candidates: Candidates, target: float, draw: np.random.Generator
     return made()
 
 
+def neighbours(candidates: Candidates, plan: Chosen, target: float) -> list[Chosen]:
+    """The plans within the bits that differ in a group or two, those that are foretold to cost least."""
+    moves = [
+        (paths, option.format)
+        for group, paths in candidates.groups.items()
+        for option in candidates.options[group]
+        if option.format != plan.formats[paths[0]]
+    ]
+    found = []
+    for moved in (*combinations(moves, 1), *combinations(moves, 2)):
+        if len({paths for paths, _ in moved}) == len(moved):
+            found.append(candidates.given(plan.formats | {path: name for paths, name in moved for path in paths}))
+    return sorted((one for one in found if one.bits <= target), key=lambda one: one.kl)[:NEIGHBOURS]
+
+
 @dataclass
 class Row:
     """A plan that was run on the text for plans."""
@@ -213,6 +231,13 @@ def plans(
             "rows": {name: row.as_json(rows["plan"]) for name, row in rows.items()},
             "least": min(rows, key=lambda name: rows[name].ran.kl.value),
         }
+        if rows["diagonal plan"].chosen.formats == steps.chosen.formats:
+            beside = [ran(one).as_json(rows["plan"])["more"] for one in neighbours(candidates, steps.chosen, target)]
+            found[f"{target:g}"]["neighbours"] = {
+                "count": len(beside),
+                "lower": sum(more["value"] < 0 for more in beside),
+                "least_more": min(beside, key=lambda more: more["value"]),
+            }
         told = ", ".join(f"{n} {row.ran.kl.value:.4g}" for n, row in rows.items() if not n.startswith("random"))
         others = min(row.ran.kl.value for n, row in rows.items() if n.startswith("random"))
         print(f"  {target:g} bits: {told}, best random {others:.4g}", flush=True)
