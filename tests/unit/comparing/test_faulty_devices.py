@@ -9,6 +9,12 @@ from noisescope.devices import DEVICES
 from noisescope.faults import FAULTS
 
 LAYERS = [*range(8), "embed", "final_norm", "head"]
+EVERYWHERE = [
+    pytest.param(name, layer, marks=[pytest.mark.slow] if at % 2 != own else [])
+    for own, name in enumerate(["llama", "gpt2"])
+    for at, layer in enumerate(LAYERS)
+]
+"""all layers of both; every other one of each by default, so that between them all are seen"""
 KINDS = [kind for kind in FAULTS if not FAULTS[kind].whole]
 DEVIANT = [name for name, row in DEVICES.items() if not row.honest]
 
@@ -36,8 +42,7 @@ def assert_found(trials: list[Trial]) -> None:
             assert not trial.wrong_roles, (trial.what, trial.wrong_roles)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize(("name", "layer"), EVERYWHERE)
 def test_faults_at_every_operator(name: str, layer: object) -> None:
     trials = [play(name, "float32", fault) for fault in faults(name, layer)]
     assert_found(trials)
@@ -45,8 +50,7 @@ def test_faults_at_every_operator(name: str, layer: object) -> None:
     assert len(beyond) >= 0.6 * sum(not trial.inert for trial in trials)
 
 
-@pytest.mark.parametrize("layer", [0, 4, 7, "head"])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize(("name", "layer"), [("llama", 0), ("gpt2", 4), ("llama", 7), ("gpt2", "head")])
 def test_faults_in_bfloat16(name: str, layer: object) -> None:
     assert_found([play(name, "bfloat16", fault) for fault in faults(name, layer)])
 

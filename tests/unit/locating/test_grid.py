@@ -35,21 +35,22 @@ def test_faults_of_every_layers_output_are_named(name: str, what: str, kind: str
         assert not wrong, (share, sparsity)
 
 
-def settings(name: str) -> list[tuple[str, str]]:
-    """Every operator with a third of the kinds that it can have, drawn once; all of them are in benchmarks/locate."""
+def settings(name: str, share: int) -> list[tuple[str, str]]:
+    """Every operator with a share of the kinds that it can have, drawn once; all of them are in benchmarks/locate."""
     dice = random.Random(name)
     found = []
     for operator in [*OPERATORS[name], *OUTSIDE]:
         kinds = [kind for kind, row in FAULTS.items() if row.operators is None or operator in row.operators]
-        found += [(operator, kind) for kind in dice.sample(kinds, k=(len(kinds) + 2) // 3)]
+        found += [(operator, kind) for kind in dice.sample(kinds, k=-(-len(kinds) // share))]
     return found
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FIXTURES)
-def test_faults_inside_blocks_are_named_with_their_operator_and_kind(name: str, dtype: str) -> None:
+@pytest.mark.parametrize("share", [9, pytest.param(3, marks=pytest.mark.slow)])
+def test_faults_inside_blocks_are_named_with_their_operator_and_kind(share: int, name: str, dtype: str) -> None:
     effective_all, named_all, kinds = 0, 0, Counter[bool]()
-    for operator, kind in settings(name):
+    for operator, kind in settings(name, share):
         sites = [operator] if operator in OUTSIDE else [f"{layer}.{operator}" for layer in layers(name)]
         verdict = run(name, dtype, everywhere(sites, kind, FAULTS[kind].documented))
         effective, named, _, wrong = score(verdict)
