@@ -93,18 +93,32 @@ if TYPE_CHECKING:
     from .traces import load_trace as load_trace
     from .traces import trace as trace
     from .traces import tracing as tracing
+    from .training import AdaptiveNoise as AdaptiveNoise
+    from .training import ConstantSchedule as ConstantSchedule
+    from .training import CosineSchedule as CosineSchedule
+    from .training import ExponentialStages as ExponentialStages
+    from .training import LinearSchedule as LinearSchedule
+    from .training import NoiseCallback as NoiseCallback
+    from .training import NoisyTraining as NoisyTraining
+    from .training import NormWeightNoise as NormWeightNoise
+    from .training import OperatorNoise as OperatorNoise
+    from .training import measure_contributions as measure_contributions
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AbsoluteGaussian": "noise",
     "ActivationCapture": "diagnosis",
+    "AdaptiveNoise": "training",
     "Baseline": "gate",
     "BitFlip": "noise",
     "Capture": "capturing",
     "ChannelOutlierDetector": "documented",
     "Comparison": "comparing",
+    "ConstantSchedule": "training",
+    "CosineSchedule": "training",
     "DiagnosisSpec": "specs",
+    "ExponentialStages": "training",
     "FaultInjectionTestGenerator": "documented",
     "FaultSimulator": "faults",
     "FaultTests": "planning",
@@ -113,9 +127,14 @@ _HOMES = {
     "Injection": "injection",
     "IntegratedDiagnostic": "documented",
     "Journal": "store",
+    "LinearSchedule": "training",
     "MetricsDashboard": "documented",
     "MigrationPlan": "planning",
+    "NoiseCallback": "training",
     "NoisescopeError": "errors",
+    "NoisyTraining": "training",
+    "NormWeightNoise": "training",
+    "OperatorNoise": "training",
     "PrecisionPlan": "planning.precision",
     "RelativeBias": "noise",
     "RelativeGaussian": "noise",
@@ -159,6 +178,7 @@ _HOMES = {
     "make_noise": "noise",
     "map_formats": "quantising",
     "map_sensitivity": "diagnosis",
+    "measure_contributions": "training",
     "open_data": "measure.opening",
     "operator_level_diagnosis": "documented",
     "parse_format": "noise.formats",

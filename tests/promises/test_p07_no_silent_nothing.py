@@ -390,11 +390,11 @@ def test_trained_models(request, name):
 
 
 def never_asks_at_the_end(monkeypatch):
-    monkeypatch.setattr(Injection, "_refuse_silence", lambda self: None)
+    monkeypatch.setattr(Injection, "refuse_silence", lambda self: None)
 
 
 def never_looks_at_the_dose(monkeypatch):
-    real = Injection._refuse_silence
+    real = Injection.refuse_silence
 
     def mutant(self):
         try:
@@ -402,7 +402,7 @@ def never_looks_at_the_dose(monkeypatch):
         except DoseVanished:
             return
 
-    monkeypatch.setattr(Injection, "_refuse_silence", mutant)
+    monkeypatch.setattr(Injection, "refuse_silence", mutant)
 
 
 def never_looks_for_compiled_code(monkeypatch):
@@ -445,6 +445,6 @@ def test_a_mutant_that_always_complains_is_caught(monkeypatch):
     def mutant(self):
         raise self._why_nothing()
 
-    monkeypatch.setattr(Injection, "_refuse_silence", mutant)
+    monkeypatch.setattr(Injection, "refuse_silence", mutant)
     with pytest.raises(AssertionError):
         check_no_alarm(targets()[0])

@@ -35,9 +35,10 @@ ROOMS = [
     "locating",
     "smoothing",
     "planning",
+    "training",
     "gate",
-    "documented",
     "noisy_ops",
+    "documented",
     "testing",
     "cli",
 ]

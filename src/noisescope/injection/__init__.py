@@ -8,6 +8,7 @@ visitors that are put on an operator's operands (`operands`, `gradients`).
 
 from .attention import attention_in_steps, plain_call, sdpa_arguments
 from .calls import Call, by_position, plain_name
+from .compiled import refuse_compiled
 from .gradients import take_value
 from .injecting import Injection, Scales, inject, is_injecting
 from .modes import modes_replaced
@@ -38,6 +39,7 @@ __all__ = [
     "modes_replaced",
     "plain_call",
     "plain_name",
+    "refuse_compiled",
     "sdpa_arguments",
     "survey",
     "take_value",

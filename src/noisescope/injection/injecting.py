@@ -99,7 +99,18 @@ class Injection:
     ) -> None:
         self._watch.__exit__(kind, error, trace)
         if kind is None and self.strict:
-            self._refuse_silence()
+            self.refuse_silence()
+
+    def restart(self, trial: int) -> None:
+        """Draws of another trial from now on, whose forward passes count from the first step again."""
+        self.trial = trial
+        self._watch.scope.begin(self._first_step)
+
+    def rescale(self, scales: Scales) -> None:
+        """Other scales from now on."""
+        if scales != self.scales:
+            self.scales = scales
+            self._watch.ask_again()
 
     @property
     def step(self) -> int:
@@ -192,7 +203,8 @@ class Injection:
 
     # --- never a silent nothing ---------------------------------------------------------------------------------
 
-    def _refuse_silence(self) -> None:
+    def refuse_silence(self) -> None:
+        """Raises if nothing was disturbed so far, although something was asked for."""
         if self.selection.empty:
             return
         if self.step < self._first_step:

@@ -216,6 +216,10 @@ class Scope:
         self.frames.append(frame)
         return frame
 
+    def begin(self, first_step: int = 0) -> None:
+        """The next forward pass has that number."""
+        self.run = Pass(first_step - 1)
+
     def start_step(self, args: tuple[object, ...]) -> None:
         """The next forward pass begins."""
         self.run = Pass(self.run.step + 1, recomputable=_may_be_recomputed(args))

@@ -139,7 +139,12 @@ class InjectionStats:
     @property
     def total(self) -> Measured:
         """Everything that was measured, summed."""
-        return _total(_read(tally) for tally in list(self._tallies.values()))
+        return self.measured()
+
+    def measured(self, *, layer: Layer | None = None) -> Measured:
+        """What was measured in one layer, or in all, summed."""
+        parts = [tally for (at, _, _), tally in list(self._tallies.items()) if layer in (None, at)]
+        return _total(map(_read, parts))
 
     @property
     def dose(self) -> float:

@@ -107,7 +107,7 @@ class Running(Injection):
             if idle and not self._met_zero and not self.selection.empty:
                 raise self._why_nothing()
             if dose_too and self.stats.calls():  # reading the dose makes the device wait, so only at the end
-                self._refuse_silence()
+                self.refuse_silence()
         except NothingMatched as silence:
             log.warning("%s", silence)
 

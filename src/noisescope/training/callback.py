@@ -1,0 +1,119 @@
+"""NoiseCallback: noise in a Hugging Face Trainer, and so in TRL's.
+
+    trainer = Trainer(model, args, train_dataset=data, callbacks=[NoiseCallback(OperatorNoise(0.05, phases="both"))])
+    trainer.train()
+
+Logged with the loss, to wherever the Trainer logs: `noise_scale`, `noise_dose`, and `gradient_ratio` if asked for.
+"""
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any, Literal
+
+from torch import nn
+from transformers import TrainerCallback
+
+from ..errors import InputError, unknown_name
+from .ledger import Applied
+from .running import Given, NoisyTraining, as_noises
+from .trainers import Shadows, running_trainer
+
+__all__ = ["NoiseCallback"]
+
+
+class NoiseCallback(TrainerCallback):
+    """Puts noise into the forward and backward passes of a training, and into nothing else.
+
+    Evaluation, checkpoints and the optimizer see the clean model; so does whoever catches an exception. What a step
+    draws depends on its number alone: a resumed training goes on as the straight one would, and gradient checkpointing
+    changes no bit. With scale 0 training is bit for bit that without the callback.
+
+    For a model compiled with `torch_compile` operator noise is refused with the reason; noise in norm weights works.
+    In trainers that generate within a step (GRPO) the rollouts have the noise too.
+
+    Args:
+        noises: `OperatorNoise`, `NormWeightNoise`, or a number: `OperatorNoise` of that scale.
+        by: what schedules count, `step` (optimizer steps) or `epoch`.
+        in_evaluation: evaluations during the training have the noise of where it is, with draws of their own.
+        gradient_ratio_every: measure in every so many steps norm(noisy gradient) / norm(clean gradient), with two more
+            forward and backward passes; 0: never.
+
+    Example:
+        >>> from noisescope import ExponentialStages, NoiseCallback, NormWeightNoise
+        >>> callback = NoiseCallback(NormWeightNoise(ExponentialStages(1e-2, 1e-4, stages=10)))
+    """
+
+    def __init__(
+        self,
+        *noises: Given,
+        by: Literal["step", "epoch"] = "step",
+        in_evaluation: bool = False,
+        gradient_ratio_every: int = 0,
+    ) -> None:
+        if by not in ("step", "epoch"):
+            raise unknown_name("unit of a schedule", by, ("step", "epoch"))
+        self.noises = as_noises(noises)
+        self.by = by
+        self.in_evaluation = in_evaluation
+        self.gradient_ratio_every = gradient_ratio_every
+        self.training: NoisyTraining | None = None
+        """the noise on the model, once training has begun"""
+        self._trainer: Any = None
+        self._shadows: Shadows | None = None
+
+    @property
+    def history(self) -> list[Applied]:
+        """What was really applied, a line for each run of steps at one scale, with the dose of every layer."""
+        return [] if self.training is None else self.training.history
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
+        """Called by the Trainer, before the first step."""
+        self._leave()
+        trainer, loop = running_trainer(self)
+        if sum(isinstance(one, NoiseCallback) for one in trainer.callback_handler.callbacks) > 1:
+            raise InputError(
+                "NoiseCallback: is in this Trainer twice; give one of them all the noises, NoiseCallback(first, second)"
+            )
+        if model is None:
+            raise InputError("NoiseCallback: the Trainer gives no model")
+        self.training = NoisyTraining(
+            model,
+            *self.noises,
+            total=state.max_steps if self.by == "step" else ceil(state.num_train_epochs),
+            gradient_ratio_every=self.gradient_ratio_every,
+            rank=args.process_index,
+        )
+        self._trainer = trainer
+        methods: dict[str, Callable[..., Any]] = {"training_step": self._training_step, "log": self._log}
+        if self.in_evaluation:
+            methods["evaluation_loop"] = self._evaluation_loop
+        self._shadows = Shadows(trainer, loop, methods)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called by the Trainer, after the last step."""
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._shadows is not None:
+            self._shadows.take_back()
+        self._shadows = self._trainer = None
+
+    @property
+    def _at(self) -> int:
+        """Where the schedule is."""
+        state = self._trainer.state
+        return int(state.global_step if self.by == "step" else state.epoch or 0)
+
+    def _training_step(self, original: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        assert self.training is not None
+        with self.training.step(self._trainer.state.global_step, at=self._at, called=model):
+            return original(model, *args, **kwargs)
+
+    def _evaluation_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        assert self.training is not None
+        with self.training.evaluation(self._trainer.state.global_step, at=self._at):
+            return original(*args, **kwargs)
+
+    def _log(self, original: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
+        assert self.training is not None
+        return original({**logs, **self.training.logs()} if "loss" in logs else logs, *args, **kwargs)

@@ -1,0 +1,62 @@
+"""What each layer's noise really costs: the noise of a training put into one layer at a time, and measured."""
+
+from typing import Any
+
+from torch import nn
+
+from ..diagnosis.accepting import accept, data_for
+from ..errors import InputError
+from ..measure.intervals import Estimate
+from ..points import Bench, Point
+from ..sites import Layout
+from ..specs import Layer, Selection
+from .operator_noise import OperatorNoise
+
+__all__ = ["measure_contributions"]
+
+
+def measure_contributions(
+    model: nn.Module,
+    data: object,
+    noise: OperatorNoise,
+    *,
+    scale: float | None = None,
+    tokenizer: Any = None,
+    trials: int = 8,
+    tolerance: float = 0.03,
+) -> dict[Layer, Estimate]:
+    """Layer -> KL in nats per predicted token that the noise in this layer alone costs, with its interval.
+
+    To see whether contributions are equal that were made so, and to make them so where second order does not foretell
+    them: `AdaptiveNoise.corrected`.
+
+    Args:
+        model: a causal language model in eval mode.
+        data: as `diagnose` takes it.
+        noise: what the training will have; its forward noise is measured.
+        scale: the base scale; None: that of the noise model.
+        tokenizer: where the data is text.
+        trials: independent draws, at most.
+        tolerance: no more draws once the half-width of the interval is within that share of the KL.
+    """
+    accept(model)
+    bench = Bench(model, data_for(model, data, tokenizer), layout=(layout := Layout.of(model, blocks=noise.blocks)))
+    if noise.multipliers:
+        raise InputError("noise: has operator_scales, which are not measured; leave them out")
+    asked, base = noise.selection, noise.model_of_noise.scale if scale is None else scale
+    layers = asked.layers if asked.layers is not None else tuple(range(len(layout.blocks)))
+    found: dict[Layer, Estimate] = {}
+    for layer in layers:
+        point = Point(
+            Selection((layer,), asked.operators, asked.modules),
+            noise.model_of_noise,
+            seed=noise.seed,
+            trials=trials,
+            tolerance=tolerance,
+            scale=noise.scales(base).at(layer, ""),
+        )
+        comparison = bench.run(point).comparison
+        if comparison is None:
+            raise InputError(f"layer {layer}: this noise makes the output non-finite; use a smaller scale")
+        found[layer] = comparison.kl
+    return found
