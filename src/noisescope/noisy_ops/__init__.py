@@ -17,14 +17,16 @@ which modules ran and nothing was disturbed is reported in the log, not raised. 
 alone, and every `enable_noisy_ops` begins at step 0: the same calls get the same noise, another seed other noise.
 
 The exception is a process started with `VERL_NOISY_OPS_ENABLED=1`: see `environment` for the variables, for what is
-covered on other threads and for the little that cannot be. Its threads share one set of counts.
+covered on other threads and for the little that cannot be. Its threads share one set of counts; with
+`NOISESCOPE_COUNTS` they are in a file too, and `read_counts` tells which processes had noise.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -49,6 +51,7 @@ __all__ = [
     "get_selective_operators",
     "noisy_ops_context",
     "print_injection_summary",
+    "read_counts",
     "register_layer_hooks",
     "reset_injection_stats",
     "reset_layer_injection_stats",
@@ -290,6 +293,19 @@ def print_injection_summary() -> None:
         lines += [f"{title:<12}{'forward':>10}{'backward':>10}"] if touched else []
         lines += [f"{name!s:<12}{counts['forward']:>10}{counts['backward']:>10}" for name, counts in touched.items()]
     print("\n".join(lines))  # noqa: T201 - printing is what it is asked for
+
+
+def read_counts(directory: str | Path) -> list[dict[str, Any]]:
+    """What every process that had `NOISESCOPE_COUNTS=directory` disturbed, by host and pid.
+
+    Each is `{pid, host, settings, forward, backward, layers, operators, doses}`; layers and operators that were touched
+    are there, under their names as text, "None" for calls outside any model. A process that is not there had no noise;
+    one with zeros had it switched on, and nothing ran that it can reach. Processes may still be at work: one that was
+    killed tells all but its last second.
+    """
+    from .proofs import read_proofs
+
+    return read_proofs(Path(directory))
 
 
 activate(os.environ)

@@ -2,6 +2,7 @@
 
     VERL_NOISY_OPS_ENABLED=1  _SCALE=0.05  _TYPE=relative_gaussian  _ALL_OPS=1  _FORWARD_ONLY=1  _BACKWARD_ONLY=1
     NOISESCOPE_LAYERS=9-11,head  NOISESCOPE_OPERATORS=softmax,norm  NOISESCOPE_SEED=7
+    NOISESCOPE_COUNTS=/shared/counts      a directory, where every process leaves proof of its noise: see `witness`
 
 This is process-wide. torch's function modes belong to one thread each, and Python offers no way to run code when a
 thread starts, so a process-wide module hook opens an injection on each thread at its first call of a module, and
@@ -11,21 +12,24 @@ from its first module call on. Not covered: torch functions that another thread 
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, StoreError, unknown_name
 from ..injection.scope import in_backward
 from ..specs import parse_layers
 from .running import ThisThread, here, log
 from .settings import Settings
+from .witness import keep_witness
 
 __all__ = ["activate", "read"]
 
 _PREFIX = "VERL_NOISY_OPS_"
 _SWITCH = _PREFIX + "ENABLED"
+_COUNTS = "NOISESCOPE_COUNTS"
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -74,7 +78,10 @@ def _applied(name: str, change: Callable[..., Any], *given: Any) -> Any:
 
 def activate(environ: Mapping[str, str]) -> None:
     """Switches noise on in this process if the environment asks for it, and says so once in the log."""
-    ThisThread.everywhere = settings = read(environ)
+    settings = read(environ)
+    if settings is not None and (directory := environ.get(_COUNTS, "").strip()):
+        _keep_witness(directory, settings)  # before anything is switched on: there is no noise without its proof
+    ThisThread.everywhere = settings
     if settings is None:
         return
     here.settings, here.counts = settings, here.shared
@@ -83,6 +90,13 @@ def activate(environ: Mapping[str, str]) -> None:
     log.warning(
         "noise is on by environment, in every thread of this process from its first module call on: %s", settings
     )
+
+
+def _keep_witness(directory: str, settings: Settings) -> None:
+    try:
+        keep_witness(Path(directory), settings, here.shared)
+    except StoreError as error:
+        raise StoreError(f"{_COUNTS}: {error}") from None
 
 
 def _cover_this_thread(module: nn.Module, args: Any) -> Any:
