@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from .training import NoisyTraining as NoisyTraining
     from .training import NormWeightNoise as NormWeightNoise
     from .training import OperatorNoise as OperatorNoise
+    from .training import equalize_contributions as equalize_contributions
     from .training import measure_contributions as measure_contributions
 
 __version__ = "0.1.0"
@@ -166,6 +167,7 @@ _HOMES = {
     "correlate_layer_and_channel_sensitivity": "measure.cross_checks",
     "diagnose": "diagnosis",
     "emulate": "devices",
+    "equalize_contributions": "training",
     "estimate_fim_diagonal": "measure.fisher",
     "estimate_hessian_trace": "measure.hessian",
     "find_critical_threshold": "documented",

@@ -7,7 +7,7 @@ what was really applied; `running` does this in a loop of your own, `callback` i
 
 from .adaptive import AdaptiveNoise
 from .callback import NoiseCallback
-from .contributions import measure_contributions
+from .contributions import equalize_contributions, measure_contributions
 from .ledger import Applied
 from .norm_noise import NormWeightNoise
 from .operator_noise import OperatorNoise
@@ -28,5 +28,6 @@ __all__ = [
     "OperatorNoise",
     "Schedule",
     "TrainingNoise",
+    "equalize_contributions",
     "measure_contributions",
 ]

@@ -138,6 +138,9 @@ class AdaptiveNoise:
     ) -> "AdaptiveNoise":
         """Factors with which every layer contributes the same KL, and all together what they did with one scale.
 
+        The report foretells it. `equalize_contributions` measures, and corrects; worth it for single operators, which a
+        report of few samples knows less well than whole layers.
+
         Args:
             report: of `diagnose`, or where it is.
             layers: those that get noise; None: the decoder blocks.
@@ -176,10 +179,7 @@ class AdaptiveNoise:
         )
 
     def corrected(self, measured: Mapping[Layer, float]) -> "AdaptiveNoise":
-        """The same with what contributions were seen to be, of `measure_contributions`, in place of what was foretold.
-
-        One such step takes out what second order does not know: at a large scale a KL no longer grows with its square.
-        """
+        """The same with contributions as `measure_contributions` has seen them, in place of what was foretold."""
         if measured.keys() != self.factors.keys():
             raise InputError(f"measured: got {_listed(measured)}, expected {_listed(self.factors)}")
         at_one_scale = {layer: kl / self.factors[layer] ** 2 for layer, kl in measured.items()}

@@ -1,5 +1,9 @@
-"""What each layer's noise really costs: the noise of a training put into one layer at a time, and measured."""
+"""What each layer's noise really costs: the noise of a training put into one layer at a time, and measured.
 
+A report foretells it, to second order and from few samples. Here it is run; and what is run can be made equal.
+"""
+
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -10,9 +14,10 @@ from ..measure.intervals import Estimate
 from ..points import Bench, Point
 from ..sites import Layout
 from ..specs import Layer, Selection
+from .adaptive import AdaptiveNoise
 from .operator_noise import OperatorNoise
 
-__all__ = ["measure_contributions"]
+__all__ = ["equalize_contributions", "measure_contributions"]
 
 
 def measure_contributions(
@@ -27,8 +32,7 @@ def measure_contributions(
 ) -> dict[Layer, Estimate]:
     """Layer -> KL in nats per predicted token that the noise in this layer alone costs, with its interval.
 
-    To see whether contributions are equal that were made so, and to make them so where second order does not foretell
-    them: `AdaptiveNoise.corrected`.
+    To see whether contributions are equal that were made so; `equalize_contributions` makes them so.
 
     Args:
         model: a causal language model in eval mode.
@@ -60,3 +64,32 @@ def measure_contributions(
             raise InputError(f"layer {layer}: this noise makes the output non-finite; use a smaller scale")
         found[layer] = comparison.kl
     return found
+
+
+def equalize_contributions(
+    model: nn.Module,
+    data: object,
+    noise: OperatorNoise,
+    *,
+    scale: float | None = None,
+    tokenizer: Any = None,
+    trials: int = 8,
+    tolerance: float = 0.03,
+) -> OperatorNoise:
+    """The noise with factors that make measured contributions equal, their sum being that of one scale for all.
+
+    Measures at one scale, or with the factors that the noise has, and once more with those that follow from it: at a
+    large scale a KL no longer grows with the square of the scale, which one step corrects. Arguments as in
+    `measure_contributions`; costs two forward passes a layer and draw, each from that layer on.
+    """
+    asked = {"scale": scale, "tokenizer": tokenizer, "trials": trials, "tolerance": tolerance}
+    measured = measure_contributions(model, data, noise, **asked)
+    known = noise.adaptive or AdaptiveNoise(dict.fromkeys(measured, 1.0), operators=noise.selection.operators)
+    equal = replace(noise, layers=None, adaptive=known.corrected(_values(measured)))
+    again = measure_contributions(model, data, equal, **asked)
+    assert equal.adaptive is not None
+    return replace(equal, adaptive=equal.adaptive.corrected(_values(again)))
+
+
+def _values(measured: dict[Layer, Estimate]) -> dict[Layer, float]:
+    return {layer: found.value for layer, found in measured.items()}
