@@ -29,6 +29,8 @@ __all__ = ["OperatorNoise"]
 
 _RANKS = 2**32
 """seeds of other ranks are so far apart"""
+_LOOKS = 100
+"""steps of a schedule that are looked at for its largest scale"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class OperatorNoise:
             raise InputError(f"seed: got {quoted(self.seed)}, expected a whole number")
         if self.adaptive is not None and not isinstance(self.adaptive, AdaptiveNoise):
             raise InputError(f"adaptive: got {type(self.adaptive).__name__}, expected an AdaptiveNoise")
-        _ = self.model_of_noise, self.scheduled, self.multipliers
+        self.scales(max(self.scheduled.at(step, _LOOKS) for step in range(_LOOKS)))  # which a probability may not bear
         if self.selection.empty:
             raise InputError(
                 "layers, operators, modules, phases: got an empty one, expected something to put noise into"

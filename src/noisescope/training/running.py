@@ -22,6 +22,7 @@ from typing import TypeAlias
 from torch import nn
 
 from ..errors import InputError, quoted
+from ..specs import check_scale
 from .gradient_ratio import GradientRatio
 from .ledger import Applied
 from .operator_noise import OperatorNoise
@@ -113,7 +114,10 @@ class NoisyTraining:
     def scales(self, at: int) -> dict[str, float]:
         """The base scale of each noise, where the schedule is at."""
         total = self._total if self._total is not None else at + 1
-        return {part.name: part.noise.scheduled.at(at, total) for part in self._parts}
+        return {
+            part.name: check_scale(part.noise.scheduled.at(at, total), what=f"{part.name}: its schedule")
+            for part in self._parts
+        }
 
     @property
     def history(self) -> list[Applied]:
