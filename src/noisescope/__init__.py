@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .diagnosis import diagnose as diagnose
     from .diagnosis import identify_avalanche_points as identify_avalanche_points
     from .diagnosis import map_sensitivity as map_sensitivity
+    from .documented import AdaptiveAQN as AdaptiveAQN
     from .documented import ChannelOutlierDetector as ChannelOutlierDetector
     from .documented import FaultInjectionTestGenerator as FaultInjectionTestGenerator
     from .documented import IntegratedDiagnostic as IntegratedDiagnostic
@@ -110,6 +111,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AbsoluteGaussian": "noise",
     "ActivationCapture": "diagnosis",
+    "AdaptiveAQN": "documented",
     "AdaptiveNoise": "training",
     "Baseline": "gate",
     "BitFlip": "noise",

@@ -15,8 +15,10 @@ from .levels import (
 from .outlier_channels import ChannelOutlierDetector
 from .planning import assign_precision, generate_mixed_precision_config, plan_hardware_migration
 from .plotting import plot_sensitivity_heatmap
+from .training import AdaptiveAQN
 
 __all__ = [
+    "AdaptiveAQN",
     "ChannelOutlierDetector",
     "FaultInjectionTestGenerator",
     "IntegratedDiagnostic",

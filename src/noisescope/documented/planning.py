@@ -7,11 +7,10 @@ from typing import Any
 from torch import nn
 
 from ..diagnosis import diagnose
-from ..diagnosis.by_layer import layer_degradation
-from ..errors import InputError, quoted
 from ..planning import assign_bits, average_bits, plan_migration
 from ..report.migration.words import check
 from ..specs import Layer
+from .profiles import losses_by_layer, plain
 
 __all__ = ["assign_precision", "generate_mixed_precision_config", "plan_hardware_migration"]
 
@@ -60,8 +59,8 @@ def assign_precision(
 def _assigned(
     profile: Mapping[Any, Any], target_avg_bits: float, sizes: Mapping[Layer, float] | None
 ) -> dict[Layer, int]:
-    target = _plain(target_avg_bits)
-    bits = assign_bits(_profile(profile), target=target, sizes=sizes, closest=True)
+    target = plain(target_avg_bits)
+    bits = assign_bits(losses_by_layer(profile), target=target, sizes=sizes, closest=True)
     if (average := average_bits(bits, sizes)) > target:
         warnings.warn(
             f"target_avg_bits: got {target:g}, the rule comes down to {average:.3g}, as layers that lose more than 10% "
@@ -69,19 +68,3 @@ def _assigned(
             stacklevel=3,
         )
     return bits
-
-
-def _profile(given: Mapping[Any, Any]) -> Mapping[Any, float]:
-    """Layer -> degradation; a layer's own is the mean over the windows that contain it."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"sensitivity_profile: got {quoted(given)}, expected layers with their degradation")
-    rows = {layer: row for layer, row in given.items() if isinstance(row, Mapping)}
-    if rows and len(rows) == len(given) and all({"start_layer", "end_layer"} <= row.keys() for row in rows.values()):
-        return layer_degradation(rows)
-    found = {**given, **{layer: row.get("degradation") for layer, row in rows.items()}}
-    return {layer: _plain(value) for layer, value in found.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A number of NumPy or a tensor of one as a plain number."""
-    return value.item() if getattr(value, "ndim", None) == 0 else value
