@@ -27,6 +27,7 @@ from noisescope.operators import OPERATORS
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
 import docs_benchmarks
 import docs_comparisons
+import docs_training
 
 ROOT = Path(__file__).parents[1]
 MARKER = re.compile(r"^<!-- made by scripts/docs_pages.py: ([\w-]+) -->$", re.MULTILINE)
@@ -199,4 +200,5 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "picture": _picture,
     "readings": _readings,
     "schema": _schema,
+    "training": docs_training.robustness,
 }

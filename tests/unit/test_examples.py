@@ -15,6 +15,7 @@ SHOWN = {
     "compare_two_devices": ("first divergence   model.layers.2.self_attn.q_proj", "sources: (2, 5)", "limits exceeded"),
     "diagnose_your_model": ("Risk: ", "The map (59 cells)", "The five most fragile cells of 59", "read back with risk"),
     "locate_a_fault": ("Verdict: HEALTHY", "Verdict: FAULTY   layer 3, softmax (self_attn)", "rank 1"),
+    "train_with_noise": ("equal ", "steps 15 to 19: asked 0.010", "before: noise in linears loses", "after: noise"),
     "your_own_noise": ("channel_gain keeps the rules", "2      linear    forward", "Risk: "),
     "your_own_task": ("multiple choice: clean accuracy", "chance 33%", "Risk: "),
 }
