@@ -3,8 +3,8 @@
     python benchmarks/training/equalize.py [llama gpt2 default]     a quarter of an hour on two cores
 
 For each model a report of 50 rows, as `diagnose` makes it, factors of `AdaptiveNoise.equalize`, and the KL of each
-block by itself with its share of the noise: with one scale for all blocks, with these factors, and with factors that were
-measured on the same rows (`equalize_contributions`). `spread` is the largest contribution over the smallest,
+block by itself with its share of the noise: with one scale for all blocks, with these factors, and with factors that
+were measured on the same rows (`equalize_contributions`). `spread` is the largest contribution over the smallest,
 `of_mean` their range; each contribution is known to its own interval, of which `half_width` is the widest.
 """
 
