@@ -87,7 +87,7 @@ class NoiseCallback(TrainerCallback):
         methods: dict[str, Callable[..., Any]] = {"training_step": self._training_step, "log": self._log}
         if self.in_evaluation:
             methods["evaluation_loop"] = self._evaluation_loop
-        self._shadows = Shadows(trainer, loop, methods)
+        self._shadows = Shadows(trainer, loop, self, methods)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the Trainer, after the last step."""

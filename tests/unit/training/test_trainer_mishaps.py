@@ -96,6 +96,37 @@ def test_after_an_exception_a_training_goes_as_if_there_had_been_none(tmp_path: 
     assert same(weights(run.model), trained_weights(tmp_path, both()))
 
 
+def test_a_callback_that_was_removed_after_an_exception_puts_noise_nowhere(tmp_path: Path) -> None:
+    run = stopped(tmp_path, callback := both(), learning_rate=0.0)
+    run.remove_callback(callback)
+    run.args.learning_rate, run.optimizer = 1e-3, None
+    run.train()
+    assert not logged(run, "noise_scale")
+    assert same(weights(run.model), trained_weights(tmp_path))
+
+
+def test_another_callback_after_an_exception_is_the_only_one(tmp_path: Path) -> None:
+    run = stopped(tmp_path, callback := both(), learning_rate=0.0)
+    run.remove_callback(callback)
+    run.add_callback(ns.NoiseCallback(few()))
+    run.args.learning_rate, run.optimizer = 1e-3, None
+    run.train()
+    assert same(weights(run.model), trained_weights(tmp_path, ns.NoiseCallback(few())))
+
+
+def test_a_trainer_that_was_stopped_evaluates_clean_within_the_training_of_another(tmp_path: Path) -> None:
+    found = []
+
+    class Evaluating(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            found.append(run.evaluate()["eval_loss"])
+
+    run = stopped(tmp_path, both(in_evaluation=True), learning_rate=0.0)
+    clean = run.evaluate()["eval_loss"]
+    trainer(tmp_path, Evaluating(), max_steps=1).train()
+    assert found == [clean]
+
+
 def test_noise_in_an_evaluation_before_the_first_step(tmp_path: Path) -> None:
     settings = {"eval_on_start": True, "eval_strategy": "no", "learning_rate": 0.0, "max_steps": 1}
     run = trainer(tmp_path, both(in_evaluation=True), **settings)
