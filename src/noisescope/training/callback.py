@@ -68,8 +68,12 @@ class NoiseCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
         """Called by the Trainer, before the first step."""
-        self._leave()
         trainer, loop = running_trainer(self)
+        if self._shadows is not None and self._shadows.are_on and self._trainer is not trainer:
+            raise InputError(
+                "NoiseCallback: is at work in a training around this one; give each of the two Trainers its own"
+            )
+        self._leave()
         if sum(isinstance(one, NoiseCallback) for one in trainer.callback_handler.callbacks) > 1:
             raise InputError(
                 "NoiseCallback: is in this Trainer twice; give one of them all the noises, NoiseCallback(first, second)"

@@ -69,6 +69,18 @@ def test_one_callback_in_two_trainers_one_after_the_other(tmp_path: Path) -> Non
     assert same(weights(first.model), trained_weights(tmp_path, both()))
 
 
+def test_one_callback_in_a_training_within_a_training_is_refused(tmp_path: Path) -> None:
+    """It has one place for the noise of one model, and would leave the outer training without a word."""
+
+    class Training(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            trainer(tmp_path, callback).train()
+
+    callback = both()
+    with pytest.raises(InputError, match=r"^NoiseCallback: is at work in a training around this one; .* its own$"):
+        trainer(tmp_path, callback, Training()).train()
+
+
 @pytest.mark.parametrize("together", [lambda: [one := both(), one], lambda: [both(), both()]])
 def test_two_callbacks_are_refused(tmp_path: Path, together: Any) -> None:
     run = trainer(tmp_path, *together())
