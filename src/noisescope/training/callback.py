@@ -13,8 +13,9 @@ from typing import Any, Literal
 from torch import nn
 from transformers import TrainerCallback
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, ModelError, unknown_name
 from .ledger import Applied
+from .norm_noise import NormWeightNoise
 from .running import Given, NoisyTraining, as_noises
 from .trainers import Shadows, running_trainer
 
@@ -69,15 +70,8 @@ class NoiseCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
         """Called by the Trainer, before the first step."""
         trainer, loop = running_trainer(self)
-        if self._shadows is not None and self._shadows.are_on and self._trainer is not trainer:
-            raise InputError(
-                "NoiseCallback: is at work in a training around this one; give each of the two Trainers its own"
-            )
+        self._refuse(trainer)
         self._leave()
-        if sum(isinstance(one, NoiseCallback) for one in trainer.callback_handler.callbacks) > 1:
-            raise InputError(
-                "NoiseCallback: is in this Trainer twice; give one of them all the noises, NoiseCallback(first, second)"
-            )
         if model is None:
             raise InputError("NoiseCallback: the Trainer gives no model")
         self.training = NoisyTraining(
@@ -96,6 +90,23 @@ class NoiseCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the Trainer, after the last step."""
         self._leave()
+
+    def _refuse(self, trainer: Any) -> None:
+        """Raises where noise would be nowhere, or where it should not be."""
+        if self._shadows is not None and self._shadows.are_on and self._trainer is not trainer:
+            raise InputError(
+                "NoiseCallback: is at work in a training around this one; give each of the two Trainers its own"
+            )
+        if sum(isinstance(one, NoiseCallback) for one in trainer.callback_handler.callbacks) > 1:
+            raise InputError(
+                "NoiseCallback: is in this Trainer twice; give one of them all the noises, NoiseCallback(first, second)"
+            )
+        in_norms = any(isinstance(noise, NormWeightNoise) for noise in self.noises)
+        if in_norms and getattr(trainer, "is_deepspeed_enabled", False):
+            raise ModelError(
+                "NormWeightNoise: with DeepSpeed a Trainer moves the weights inside the step, where noise is in them; "
+                "use OperatorNoise, or train without DeepSpeed"
+            )
 
     def _leave(self) -> None:
         if self._shadows is not None:

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 
 import noisescope as ns
-from noisescope.errors import ExitOrder
+from noisescope.errors import ExitOrder, ModelError
 from short_trainings import QUIET, SHORT, llama, rows, same, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,6 +38,25 @@ def test_an_optimizer_that_runs_in_the_backward_pass_is_refused(tmp_path: Path) 
         run.train()
     assert run.state.global_step == 0
     assert same({name: weight for name, weight in weights(model).items() if "norm" in name}, norms)
+
+
+class LikeDeepspeed(Trainer):
+    """Says that it runs DeepSpeed as soon as training begins; there it is asked for nothing else."""
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        self.is_deepspeed_enabled = True
+        return prepared
+
+
+def test_deepspeed_is_refused(tmp_path: Path) -> None:
+    """Its engine steps in `backward`, and writes past what torch counts as changes of a weight."""
+    settings = TrainingArguments(str(tmp_path), **QUIET, **SHORT)
+    callback = ns.NoiseCallback(ns.NormWeightNoise(0.05))
+    run = LikeDeepspeed(llama(), settings, train_dataset=rows(), callbacks=[callback])
+    with pytest.raises(ModelError, match=r"^NormWeightNoise: with DeepSpeed a Trainer moves the weights .*$"):
+        run.train()
+    assert run.state.global_step == 0
 
 
 @pytest.mark.parametrize("noise", [ns.OperatorNoise(0.05, phases="both"), ns.NormWeightNoise(0.0)])
