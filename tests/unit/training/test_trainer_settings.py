@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import noisescope as ns
 from noisescope.errors import CompiledModel
@@ -145,6 +145,25 @@ def test_evaluation_has_noise_only_if_asked(tmp_path: Path, noise: Any) -> None:
     assert second > 1.01 * clean
     assert first != second, "draws of their own at every evaluation"
     assert noisy.evaluate()["eval_loss"] == clean
+
+
+def test_noise_in_evaluations_is_no_part_of_the_training(tmp_path: Path) -> None:
+    plain, noisy = both(), both(in_evaluation=True)
+    often = {"eval_strategy": "steps", "eval_steps": 1}
+    assert same(trained_weights(tmp_path, noisy, **often), trained_weights(tmp_path, plain, **often))
+    assert noisy.history == plain.history
+
+
+def test_an_evaluation_between_accumulated_gradients_does_not_repeat_their_draws(tmp_path: Path) -> None:
+    class Evaluating(TrainerCallback):
+        def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            run.evaluate()
+
+    twice = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
+    run = trainer(tmp_path, both(in_evaluation=True), Evaluating(), **twice)
+    run.train()
+    assert len(logged(run, "eval_loss")) == 3
+    assert same(weights(run.model), trained_weights(tmp_path, both(), **twice))
 
 
 def test_measuring_gradients_changes_no_bit_of_the_training(tmp_path: Path) -> None:
