@@ -95,10 +95,11 @@ class NoisyTraining:
             called: what is called, if it is a wrapper around the model.
         """
         _check_step(step)
-        self._check(called if called is not None else self.model)
+        called = self.model if called is None else called
+        self._check(called)
         scales = self.scales(step if at is None else at)
         applying = [part.applying for part in self._parts]
-        with self._ratio.watching(step, scales), self._noisy(applying, step, scales, trial=step):
+        with self._ratio.watching(step, scales, called), self._noisy(applying, step, scales, trial=step):
             yield
         self._now = scales
         for part in self._parts:
