@@ -6,6 +6,7 @@
 Logged with the loss, to wherever the Trainer logs: `noise_scale`, `noise_dose`, and `gradient_ratio` if asked for.
 """
 
+import sys
 from collections.abc import Callable
 from math import ceil
 from typing import Any, Literal
@@ -77,7 +78,7 @@ class NoiseCallback(TrainerCallback):
         self.training = NoisyTraining(
             model,
             *self.noises,
-            total=state.max_steps if self.by == "step" else ceil(state.num_train_epochs),
+            total=state.max_steps if self.by == "step" else _epochs(state.num_train_epochs),
             gradient_ratio_every=self.gradient_ratio_every,
             rank=args.process_index,
         )
@@ -132,3 +133,10 @@ class NoiseCallback(TrainerCallback):
     def _log(self, original: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
         assert self.training is not None
         return original({**logs, **self.training.logs()} if "loss" in logs else logs, *args, **kwargs)
+
+
+def _epochs(expected: float) -> int:
+    """How many there will be; a Trainer that does not know expects the largest number there is."""
+    if expected >= sys.maxsize:
+        raise InputError('by: got "epoch", expected "step" for data whose length is not known: it is all one epoch')
+    return ceil(expected)

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import noisescope as ns
-from noisescope.errors import CompiledModel
+from noisescope.errors import CompiledModel, InputError
 from short_trainings import (
     FEW,
     QUIET,
@@ -244,9 +244,12 @@ class Endless(IterableDataset[dict[str, Tensor]]):
         return iter(rows())
 
 
-def test_data_without_a_length(tmp_path: Path) -> None:
+def test_data_without_a_length_has_schedules_by_step_only(tmp_path: Path) -> None:
     settings = TrainingArguments(str(tmp_path), **QUIET, **SHORT)
-    callback = ns.NoiseCallback(few(schedule=ns.LinearSchedule(0.06, 0.04)))
-    run = Trainer(llama(), settings, train_dataset=Endless(), callbacks=[callback])
-    run.train()
-    assert logged(run, "noise_scale") == pytest.approx([0.06, 0.05, 0.04])
+    noise = few(schedule=ns.LinearSchedule(0.06, 0.04))
+    by_step = Trainer(llama(), settings, train_dataset=Endless(), callbacks=[ns.NoiseCallback(noise)])
+    by_step.train()
+    assert logged(by_step, "noise_scale") == pytest.approx([0.06, 0.05, 0.04])
+    by_epoch = Trainer(llama(), settings, train_dataset=Endless(), callbacks=[ns.NoiseCallback(noise, by="epoch")])
+    with pytest.raises(InputError, match=r'^by: got "epoch", expected "step" for data whose length is not known.*$'):
+        by_epoch.train()
