@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset, disable_progress_bars
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import Trainer
@@ -223,6 +223,24 @@ def test_the_report_of_a_model_fits_it_with_an_adapter(tmp_path: Path, made: Any
     blocks = [layer for layer in scales if isinstance(layer, int)]
     assert len(blocks) == 8
     assert close([doses[layer] for layer in blocks], [scales[layer] for layer in blocks])
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (lora(), "model"),
+        (lora(), "0"),
+        (lora(modules_to_save=["lm_head", "norm"]), "weight"),
+        (IA3Config(task_type="CAUSAL_LM", target_modules=["k_proj"], feedforward_modules=[]), "self_attn"),
+        (PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "default"),
+    ],
+)
+def test_adapters_are_no_part_of_the_model_whatever_they_are_called(config: Any, name: str) -> None:
+    model = get_peft_model(llama(), config, adapter_name=name)
+    ns.AdaptiveNoise.from_report(report("llama")).check(model, layers=8)
+    model.get_base_model().model.norm.register_parameter("more", nn.Parameter(torch.zeros(1)))
+    with pytest.raises(InputError, match="8 layers, 459841 parameters"):
+        ns.AdaptiveNoise.from_report(report("llama")).check(model, layers=8)
 
 
 def test_the_report_of_another_model_is_refused(tmp_path: Path) -> None:
