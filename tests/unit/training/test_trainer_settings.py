@@ -173,12 +173,25 @@ def test_an_evaluation_between_accumulated_gradients_does_not_repeat_their_draws
     assert same(weights(run.model), trained_weights(tmp_path, both(), **twice))
 
 
-def test_measuring_gradients_changes_no_bit_of_the_training(tmp_path: Path) -> None:
-    run = trainer(tmp_path, both(gradient_ratio_every=2))
+@pytest.mark.parametrize("noise", [few(), ns.NormWeightNoise(0.05)])
+def test_an_evaluation_draws_otherwise_than_the_step_behind_it(noise: Any) -> None:
+    training = ns.NoisyTraining(llama(), noise)
+    batch = {name: value.unsqueeze(0) for name, value in rows()[0].items()}
+    losses = []
+    for noisy in (training.step, training.evaluation, training.step):
+        with noisy(3), torch.no_grad():
+            losses.append(float(training.model(**batch).loss))
+    assert losses[1] not in (losses[0], losses[2])
+
+
+@pytest.mark.parametrize("random", [{}, {"neftune_noise_alpha": 5.0}])
+def test_measuring_gradients_changes_no_bit_of_the_training(tmp_path: Path, random: dict[str, Any]) -> None:
+    """Also where the training draws numbers itself, in every forward pass."""
+    run = trainer(tmp_path, both(gradient_ratio_every=2), **random)
     run.train()
     assert [line["step"] for line in run.state.log_history if "gradient_ratio" in line] == [1, 3]
     assert all(0.5 < ratio < 2 and ratio != 1 for ratio in logged(run, "gradient_ratio"))
-    assert same(weights(run.model), trained_weights(tmp_path, both()))
+    assert same(weights(run.model), trained_weights(tmp_path, both(), **random))
 
 
 def test_gradients_are_measured_with_checkpointing_that_does_not_reenter(tmp_path: Path) -> None:

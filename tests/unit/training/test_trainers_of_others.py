@@ -157,6 +157,17 @@ def test_sft_trains_norms_although_they_have_noise(tmp_path: Path) -> None:
     assert {name for name in start if "norm" in name} <= moved
 
 
+def test_sft_that_is_resumed_ends_where_the_straight_one_does(tmp_path: Path) -> None:
+    in_stages = ns.NormWeightNoise(ns.ExponentialStages(0.1, 0.05, stages=4))
+    noisy = partial(ns.NoiseCallback, ns.OperatorNoise(0.05, phases="both", **FEW), in_stages)
+    straight = sft(tmp_path, noisy(), max_steps=4, save_strategy="steps", save_steps=2)
+    straight.train()
+    resumed = sft(tmp_path / "resumed", callback := noisy(), max_steps=4)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert [line.first for line in callback.history] == [2, 3, 2, 3]
+    assert same(weights(resumed.model), weights(straight.model))
+
+
 def test_the_fused_head_of_trl_is_a_matmul(tmp_path: Path) -> None:
     """TRL multiplies with the head's weight itself, so `linear` does not mean it there."""
     only = {"layers": "head", "phases": "forward"}
