@@ -12,7 +12,7 @@ import noisescope as ns
 from noisescope.errors import ExitOrder, ModelError
 from short_trainings import QUIET, SHORT, llama, rows, same, weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 MOVED = r"^model\.layers\.0\.input_layernorm: its weight was changed inside the step, .* needs OperatorNoise$"
 

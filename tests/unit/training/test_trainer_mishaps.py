@@ -12,7 +12,7 @@ from noisescope.errors import InputError
 from noisescope.injection import is_injecting
 from short_trainings import FEW, close, llama, logged, same, trained_weights, trainer, weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 few = partial(ns.OperatorNoise, 0.05, **FEW)
 

@@ -28,7 +28,7 @@ from short_trainings import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 few = partial(ns.OperatorNoise, 0.05, **FEW)
 

@@ -33,7 +33,7 @@ from short_trainings import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 disable_progress_bars()
 
 KINDS = {"noise": partial(ns.OperatorNoise, 0.05, phases="both"), "norm_noise": partial(ns.NormWeightNoise, 0.05)}

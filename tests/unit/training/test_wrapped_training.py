@@ -12,7 +12,7 @@ import noisescope as ns
 from noisescope.errors import CompiledModel, ModelError
 from short_trainings import FEW, close, llama, rows, same, weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 
 def batch(step: int) -> dict[str, torch.Tensor]:
