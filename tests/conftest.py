@@ -1,5 +1,6 @@
-"""Shared by all tests: where the helpers are, quiet libraries, and one thread where a test wants no more."""
+"""Shared by all tests: where the helpers are, quiet libraries, and fixtures that save time where a test wants them."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,3 +20,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def quick_collections() -> Iterator[None]:
+    """A Trainer collects garbage whenever it starts; looking through all that was imported takes longer than it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -6,6 +6,7 @@
 Logged with the loss, to wherever the Trainer logs: `noise_scale`, `noise_dose`, and `gradient_ratio` if asked for.
 """
 
+import sys
 from collections.abc import Callable
 from math import ceil
 from typing import Any, Literal
@@ -13,8 +14,9 @@ from typing import Any, Literal
 from torch import nn
 from transformers import TrainerCallback
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, ModelError, unknown_name
 from .ledger import Applied
+from .norm_noise import NormWeightNoise
 from .running import Given, NoisyTraining, as_noises
 from .trainers import Shadows, running_trainer
 
@@ -68,18 +70,15 @@ class NoiseCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
         """Called by the Trainer, before the first step."""
-        self._leave()
         trainer, loop = running_trainer(self)
-        if sum(isinstance(one, NoiseCallback) for one in trainer.callback_handler.callbacks) > 1:
-            raise InputError(
-                "NoiseCallback: is in this Trainer twice; give one of them all the noises, NoiseCallback(first, second)"
-            )
+        self._refuse(trainer)
+        self._leave()
         if model is None:
             raise InputError("NoiseCallback: the Trainer gives no model")
         self.training = NoisyTraining(
             model,
             *self.noises,
-            total=state.max_steps if self.by == "step" else ceil(state.num_train_epochs),
+            total=state.max_steps if self.by == "step" else _epochs(state.num_train_epochs),
             gradient_ratio_every=self.gradient_ratio_every,
             rank=args.process_index,
         )
@@ -87,11 +86,28 @@ class NoiseCallback(TrainerCallback):
         methods: dict[str, Callable[..., Any]] = {"training_step": self._training_step, "log": self._log}
         if self.in_evaluation:
             methods["evaluation_loop"] = self._evaluation_loop
-        self._shadows = Shadows(trainer, loop, methods)
+        self._shadows = Shadows(trainer, loop, self, methods)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the Trainer, after the last step."""
         self._leave()
+
+    def _refuse(self, trainer: Any) -> None:
+        """Raises where noise would be nowhere, or where it should not be."""
+        if self._shadows is not None and self._shadows.are_on and self._trainer is not trainer:
+            raise InputError(
+                "NoiseCallback: is at work in a training around this one; give each of the two Trainers its own"
+            )
+        if sum(isinstance(one, NoiseCallback) for one in trainer.callback_handler.callbacks) > 1:
+            raise InputError(
+                "NoiseCallback: is in this Trainer twice; give one of them all the noises, NoiseCallback(first, second)"
+            )
+        in_norms = any(isinstance(noise, NormWeightNoise) for noise in self.noises)
+        if in_norms and getattr(trainer, "is_deepspeed_enabled", False):
+            raise ModelError(
+                "NormWeightNoise: with DeepSpeed a Trainer moves the weights inside the step, where noise is in them; "
+                "use OperatorNoise, or train without DeepSpeed"
+            )
 
     def _leave(self) -> None:
         if self._shadows is not None:
@@ -117,3 +133,10 @@ class NoiseCallback(TrainerCallback):
     def _log(self, original: Callable[..., Any], logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
         assert self.training is not None
         return original({**logs, **self.training.logs()} if "loss" in logs else logs, *args, **kwargs)
+
+
+def _epochs(expected: float) -> int:
+    """How many there will be; a Trainer that does not know expects the largest number there is."""
+    if expected >= sys.maxsize:
+        raise InputError('by: got "epoch", expected "step" for data whose length is not known: it is all one epoch')
+    return ceil(expected)

@@ -35,8 +35,8 @@ class GradientRatio:
         self._found: list[float] = []
 
     @contextmanager
-    def watching(self, step: int, scales: dict[str, float]) -> Iterator[None]:
-        """A step of the training; afterwards the ratio is measured, if it is its turn."""
+    def watching(self, step: int, scales: dict[str, float], called: nn.Module) -> Iterator[None]:
+        """A step of the training, in which `called` is called; afterwards the ratio is measured, if it is its turn."""
         if not self._every or step % self._every or step == self._last or not any(scales.values()):
             yield
             return
@@ -47,7 +47,9 @@ class GradientRatio:
                 calls.append((args, kwargs))
             return forward(*args, **kwargs)
 
-        with forwards_replaced({self._model: remember}):
+        # compiled code is watched from outside: inside, the watching would be compiled too
+        watched = called if "_orig_mod" in called._modules else self._model
+        with forwards_replaced({watched: remember}):
             yield
         self._last = step
         if calls:

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import DoseVanished, InputError, quoted
+from ..errors import DoseVanished, ExitOrder, InputError, quoted
 from ..injection import InjectionStats
 from ..keys import Key
 from ..noise import AbsoluteGaussian
@@ -112,11 +112,25 @@ class NoisyNorms:
             with torch.no_grad():
                 for norm, before in zip(self.norms, clean, strict=True):
                     self._disturb_(norm, before, scale * self._factor(norm.layer), trial, stats)
+            left = [(norm.weight._version, norm.weight.detach().clone()) for norm in self.norms]
             yield
+            self._refuse_moved(left)
         finally:
             with torch.no_grad():
                 for norm, before in zip(self.norms, clean, strict=True):
                     norm.weight.copy_(before)
+
+    def _refuse_moved(self, left: list[tuple[int, Tensor]]) -> None:
+        """Raises if a weight is not what was left in it: putting the clean one back would undo in silence what is new.
+
+        Values are looked at only where somebody has written: a second noise may have, and has put back what it found.
+        """
+        for norm, (version, noisy) in zip(self.norms, left, strict=True):
+            if norm.weight._version != version and not torch.equal(norm.weight, noisy):
+                raise ExitOrder(
+                    f"{norm.path}: its weight was changed inside the step, where noise is in it; the optimizer's step "
+                    "goes behind the block, so an optimizer that runs in the backward pass needs OperatorNoise"
+                )
 
     def _disturb_(self, norm: NormWeight, before: Tensor, scale: float, trial: int, stats: InjectionStats) -> None:
         if scale == 0:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..errors import InputError, ModelError, quoted
+from ..errors import CompiledModel, InputError, ModelError, quoted
 from ..injection import Injection, Scales, refuse_compiled
 from ..noise import Noise, RelativeGaussian
 from ..operators import expand
@@ -145,7 +145,11 @@ class InjectingNoise:
 
     def check(self, called: nn.Module) -> None:
         """Raises for compiled code, and for copies of the model on threads of their own."""
-        refuse_compiled(called.modules())
+        try:
+            refuse_compiled(called.modules())
+        except CompiledModel as why:
+            what = str(why).partition(";")[0]
+            raise CompiledModel(f"{what}; train without torch_compile, or with NormWeightNoise") from None
         if isinstance(called, nn.DataParallel):
             raise ModelError(
                 "DataParallel runs copies of the model on other threads, where noise does not reach; train with one "

@@ -79,6 +79,8 @@ class NoisyTraining:
             _Part(name, noise, noise.on(model, rank=rank)) for name, noise in zip(_names(asked), asked, strict=True)
         ]
         self._ratio = GradientRatio(model, asked, every=gradient_ratio_every, rank=rank)
+        self._rank = rank
+        self._evaluating: list[Applying] = []
         self._checked: nn.Module | None = None
         self._now: dict[str, float] = {}
 
@@ -94,9 +96,11 @@ class NoisyTraining:
             called: what is called, if it is a wrapper around the model.
         """
         _check_step(step)
-        self._check(called if called is not None else self.model)
+        called = self.model if called is None else called
+        self._check(called)
         scales = self.scales(step if at is None else at)
-        with self._ratio.watching(step, scales), self._noisy(step, scales, trial=step):
+        applying = [part.applying for part in self._parts]
+        with self._ratio.watching(step, scales, called), self._noisy(applying, step, scales, trial=step):
             yield
         self._now = scales
         for part in self._parts:
@@ -106,9 +110,14 @@ class NoisyTraining:
 
     @contextmanager
     def evaluation(self, step: int, *, at: int | None = None) -> Iterator[None]:
-        """The noise of an evaluation after so many steps, for those who want to evaluate with it; draws of its own."""
+        """The noise of an evaluation after so many steps, for those who want to evaluate with it.
+
+        It draws and counts on its own: the training goes on as if there had been none, and `history` is of its steps.
+        """
         _check_step(step)
-        with self._noisy(step, self.scales(step if at is None else at), trial=-1 - step):
+        if not self._evaluating:
+            self._evaluating = [part.noise.on(self.model, rank=self._rank) for part in self._parts]
+        with self._noisy(self._evaluating, step, self.scales(step if at is None else at), trial=-1 - step):
             yield
 
     def scales(self, at: int) -> dict[str, float]:
@@ -139,10 +148,10 @@ class NoisyTraining:
         return found | self._ratio.read()
 
     @contextmanager
-    def _noisy(self, step: int, scales: dict[str, float], *, trial: int) -> Iterator[None]:
+    def _noisy(self, applying: list[Applying], step: int, scales: dict[str, float], *, trial: int) -> Iterator[None]:
         with ExitStack() as opened:
-            for part in self._parts:
-                opened.enter_context(part.applying.noisy(step, scales[part.name], trial=trial))
+            for part, one in zip(self._parts, applying, strict=True):
+                opened.enter_context(one.noisy(step, scales[part.name], trial=trial))
             yield
 
     def _check(self, called: nn.Module) -> None:

@@ -3,6 +3,7 @@
 Weights themselves change with every step, so their fingerprint does not tell. Adapters of PEFT are no part of it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
@@ -42,6 +43,12 @@ class Subject:
 
 
 def _own_parameters(model: nn.Module) -> int:
-    """How many weights the model has without adapters, which PEFT keeps under their names."""
-    adapters = set(getattr(model, "peft_config", None) or ())
-    return sum(weight.numel() for name, weight in model.named_parameters() if not adapters & set(name.split(".")))
+    """How many weights the model has without adapters, which PEFT keeps in dictionaries by their names."""
+    names = getattr(model, "peft_config", None) or ()
+    dictionaries = [one for one in model.modules() if isinstance(one, (nn.ModuleDict, nn.ParameterDict))]
+    adapters = {id(weight) for one in dictionaries for name in names if name in one for weight in _weights(one[name])}
+    return sum(weight.numel() for weight in model.parameters() if id(weight) not in adapters)
+
+
+def _weights(adapter: nn.Module | nn.Parameter) -> Iterable[nn.Parameter]:
+    return adapter.parameters() if isinstance(adapter, nn.Module) else (adapter,)

@@ -25,8 +25,7 @@ def running_trainer(callback: object) -> tuple[Any, CodeType]:
     """The Trainer whose loop has called this callback, and the code of that loop."""
     for frame in _frames():
         trainer = frame.f_locals.get("self")
-        listed = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
-        if any(one is callback for one in listed) and hasattr(trainer, "training_step"):
+        if _lists(trainer, callback) and hasattr(trainer, "training_step"):
             return trainer, frame.f_code
     raise InputError(
         "NoiseCallback: no Trainer found that runs it; it works in a transformers Trainer (and TRL's), in a loop of "
@@ -35,13 +34,14 @@ def running_trainer(callback: object) -> tuple[Any, CodeType]:
 
 
 class Shadows:
-    """Methods of one object that do more, until they are taken back.
+    """Methods of a Trainer that do more for a callback, until they are taken back.
 
-    They do it only while `loop` runs: after an exception, which nobody tells us of, they are the plain methods.
+    They do it only while the Trainer's `loop` runs and has the callback: after an exception, which nobody tells us of,
+    they are the plain methods, also in a training from which the callback was removed.
     """
 
-    def __init__(self, owner: object, loop: CodeType, methods: Mapping[str, More]) -> None:
-        self._owner, self._loop = owner, loop
+    def __init__(self, owner: object, loop: CodeType, callback: object, methods: Mapping[str, More]) -> None:
+        self._owner, self._loop, self._callback = owner, loop, callback
         self._before = {name: vars(owner).get(name, _ABSENT) for name in methods}
         for name, more in methods.items():
             vars(owner)[name] = self._shadow(getattr(owner, name), more)
@@ -49,11 +49,16 @@ class Shadows:
     def _shadow(self, original: Callable[..., Any], more: More) -> Callable[..., Any]:
         @wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            if any(frame.f_code is self._loop for frame in _frames()):
-                return more(original, *args, **kwargs)
-            return original(*args, **kwargs)
+            return more(original, *args, **kwargs) if self.are_on else original(*args, **kwargs)
 
         return method
+
+    @property
+    def are_on(self) -> bool:
+        """True inside the loop."""
+        return _lists(self._owner, self._callback) and any(
+            frame.f_code is self._loop and frame.f_locals.get("self") is self._owner for frame in _frames()
+        )
 
     def take_back(self) -> None:
         """The methods are what they were."""
@@ -63,6 +68,12 @@ class Shadows:
             else:
                 vars(self._owner)[name] = before
         self._before = {}
+
+
+def _lists(trainer: object, callback: object) -> bool:
+    """True if that is a Trainer which has the callback."""
+    listed = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+    return any(one is callback for one in listed)
 
 
 def _frames() -> Iterator[FrameType]:
