@@ -42,10 +42,16 @@ def llama() -> nn.Module:
     return trained.fixture("llama")[0]
 
 
-def trainer(home: Path, *callbacks: TrainerCallback, model: nn.Module | None = None, **settings: Any) -> Trainer:
+def trainer(
+    home: Path,
+    *callbacks: TrainerCallback,
+    model: nn.Module | None = None,
+    kind: type[Trainer] = Trainer,
+    **settings: Any,
+) -> Trainer:
     """A Trainer that does not talk."""
     arguments = TrainingArguments(str(home), **{**QUIET, **SHORT, **settings})
-    return Trainer(
+    return kind(
         llama() if model is None else model,
         arguments,
         train_dataset=rows(),

@@ -15,7 +15,7 @@ import noisescope as ns
 from noisescope.training.norm_noise import NoisyNorms
 from noisescope.training.operator_noise import InjectingNoise
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 
 class Trouble(Exception):

@@ -15,7 +15,7 @@ from noisescope.training.norm_noise import NoisyNorms
 from noisescope.training.operator_noise import InjectingNoise
 from noisescope.training.running import NoisyTraining
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 STAGES = ns.ExponentialStages(0.1, 0.01, stages=3)
 NOISES: dict[str, Callable[[], Any]] = {
@@ -26,7 +26,7 @@ NOISES: dict[str, Callable[[], Any]] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "checkpointing": {"gradient_checkpointing": True},
-    "two epochs": {"max_steps": -1, "num_train_epochs": 2, "per_device_train_batch_size": 4},
+    "two epochs": {"max_steps": -1, "num_train_epochs": 2, "per_device_train_batch_size": 3},
 }
 
 

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 import noisescope as ns
 from noisescope.training.norm_noise import NoisyNorms
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 EVENTS = (
     *("on_epoch_begin", "on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end"),

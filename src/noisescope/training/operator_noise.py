@@ -10,7 +10,7 @@ seed, the place, the optimizer step and the forward pass within it: so a resumed
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 from torch import nn
@@ -22,6 +22,7 @@ from ..operators import expand
 from ..sites import Layout
 from ..specs import Layer, Selection, check_scale, check_scales, parse_layers, parse_names, parse_phases
 from .adaptive import AdaptiveNoise
+from .fused_heads import has_fused_head, without_head
 from .ledger import Ledger
 from .schedules import ConstantSchedule, Schedule, as_schedule
 
@@ -137,10 +138,11 @@ class InjectingNoise:
         noise, layout = asked.model_of_noise, Layout.of(model, blocks=asked.blocks)
         if asked.adaptive is not None:
             asked.adaptive.check(model, layers=len(layout.blocks))
+        selection = asked.selection
+        if has_fused_head(model):
+            selection = replace(selection, layers=without_head(selection.layers, layout))
         self.ledger = Ledger(asked.kind, noise)
-        self._injection = Injection(
-            noise, asked.selection, layout=layout, seed=asked.seed + rank * _RANKS, strict=False
-        )
+        self._injection = Injection(noise, selection, layout=layout, seed=asked.seed + rank * _RANKS, strict=False)
         self._trial: int | None = None
 
     def check(self, called: nn.Module) -> None:

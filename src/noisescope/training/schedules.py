@@ -84,43 +84,45 @@ class ExponentialStages:
 
 
 @dataclass(frozen=True)
-class LinearSchedule:
+class _FromTo:
+    """From `start`, in the first step, to `end`, in the last."""
+
+    start: float
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            object.__setattr__(self, name, check_scale(getattr(self, name), what=name))
+
+    def _between(self, share: float) -> float:
+        """That far along; exact at both ends."""
+        return (1 - share) * self.start + share * self.end
+
+
+@dataclass(frozen=True)
+class LinearSchedule(_FromTo):
     """In a straight line from `start`, in the first step, to `end`, in the last.
 
     >>> [LinearSchedule(0.01, 0.0).at(step, 5) for step in range(5)]
     [0.01, 0.0075, 0.005, 0.0025, 0.0]
     """
 
-    start: float
-    end: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("start", "end"):
-            object.__setattr__(self, name, check_scale(getattr(self, name), what=name))
-
     def at(self, step: int, total: int) -> float:
         """The scale that far along the line."""
-        return _between(self.start, self.end, _share(step, total))
+        return self._between(_share(step, total))
 
 
 @dataclass(frozen=True)
-class CosineSchedule:
+class CosineSchedule(_FromTo):
     """Half a cosine from `start`, in the first step, to `end`, in the last: slow at both ends.
 
     >>> [round(CosineSchedule(0.01, 0.0).at(step, 5), 5) for step in range(5)]
     [0.01, 0.00854, 0.005, 0.00146, 0.0]
     """
 
-    start: float
-    end: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("start", "end"):
-            object.__setattr__(self, name, check_scale(getattr(self, name), what=name))
-
     def at(self, step: int, total: int) -> float:
         """The scale that far along the curve."""
-        return _between(self.start, self.end, 0.5 * (1 - cos(pi * _share(step, total))))
+        return self._between(0.5 * (1 - cos(pi * _share(step, total))))
 
 
 def as_schedule(given: object, *, what: str = "schedule") -> Schedule:
@@ -133,11 +135,6 @@ def as_schedule(given: object, *, what: str = "schedule") -> Schedule:
 def _share(step: int, total: int) -> float:
     """0 in the first step, 1 in the last."""
     return min(step, total - 1) / (total - 1) if total > 1 else 0.0
-
-
-def _between(start: float, end: float, share: float) -> float:
-    """Exact at both ends."""
-    return (1 - share) * start + share * end
 
 
 def _above_zero(given: float, *, what: str) -> float:

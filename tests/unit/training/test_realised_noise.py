@@ -4,39 +4,24 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer
 
 import noisescope as ns
 import trained
+from short_trainings import trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 
 STAGES = ns.ExponentialStages(0.1, 0.01, stages=4)
 FACTORS = {0: 0.5, 3: 1.0, 4: 2.0}
 
 
-def rows(vocabulary: int, *, count: int = 32, length: int = 32) -> list[dict[str, torch.Tensor]]:
-    ids = torch.randint(3, vocabulary, (count, length), generator=torch.Generator().manual_seed(0))
-    return [{"input_ids": row, "labels": row} for row in ids]
-
-
 def run(model: torch.nn.Module, directory: Any, callback: ns.NoiseCallback, **options: Any) -> Trainer:
-    """Two epochs of four steps, each of two accumulated batches of four rows."""
-    settings = {
-        "num_train_epochs": 2,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "use_cpu": True,
-        "disable_tqdm": True,
-    } | options
-    arguments = TrainingArguments(str(directory), **settings)
-    data = rows(model.config.vocab_size)
-    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
-    trainer.train()
-    return trainer
+    """Two epochs of four steps, each of two accumulated batches of two rows."""
+    settings = {"max_steps": -1, "num_train_epochs": 2, "per_device_train_batch_size": 2} | options
+    found = trainer(directory, callback, model=model, gradient_accumulation_steps=2, **settings)
+    found.train()
+    return found
 
 
 def check(callback: ns.NoiseCallback, expected: dict[int, float], factors: dict[Any, float]) -> None:
@@ -59,9 +44,9 @@ def test_operator_noise_is_what_the_schedule_says(tmp_path, phases, checkpointin
         1.0, schedule=STAGES, operators="linear", phases=phases, adaptive=ns.AdaptiveNoise(FACTORS)
     )
     callback = ns.NoiseCallback(noise)
-    trainer = run(trained.fixture("llama")[0], tmp_path, callback, gradient_checkpointing=checkpointing)
+    found = run(trained.fixture("llama")[0], tmp_path, callback, gradient_checkpointing=checkpointing)
     check(callback, {step: STAGES.at(step, 8) for step in range(8)}, FACTORS)
-    logged = [row for row in trainer.state.log_history if "loss" in row]
+    logged = [row for row in found.state.log_history if "loss" in row]
     assert [row["noise_scale"] for row in logged] == [STAGES.at(step, 8) for step in range(8)]
     assert all(0.3 * row["noise_scale"] <= row["noise_dose"] <= 2 * row["noise_scale"] for row in logged)
 
@@ -79,7 +64,7 @@ def wide() -> LlamaForCausalLM:
     """Two blocks whose norms have weights enough to tell a standard deviation by: 16384 each."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=64,
+        vocab_size=512,
         hidden_size=2**14,
         intermediate_size=8,
         num_hidden_layers=2,
@@ -115,20 +100,10 @@ def test_all_parts_of_a_step_see_the_same_noisy_norms(tmp_path):
 def test_every_part_of_a_step_draws_its_own_operator_noise(tmp_path):
     """With the same rows in all batches the losses of a step differ by the noise, and no two are alike."""
     model, _ = trained.fixture("llama")
-    row = rows(512)[0]
     seen = []
-    model.register_forward_hook(lambda module, args, output: seen.append(float(output.loss)))
-    arguments = TrainingArguments(
-        str(tmp_path),
-        max_steps=3,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        learning_rate=0.0,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-        save_strategy="no",
-    )
+    model.register_forward_hook(lambda module, args, output: seen.append(output.loss.item()))
     callback = ns.NoiseCallback(ns.OperatorNoise(0.1, operators="linear", layers=[2]))
-    Trainer(model, arguments, train_dataset=[row] * 12, callbacks=[callback]).train()
+    found = trainer(tmp_path, callback, model=model, gradient_accumulation_steps=2, learning_rate=0.0)
+    found.train_dataset = [found.train_dataset[0]] * 24
+    found.train()
     assert len(seen) == len(set(seen)) == 6

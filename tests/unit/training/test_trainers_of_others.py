@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import noisescope as ns
 import trained
-from noisescope.errors import InputError, NothingMatched
+from noisescope.errors import InputError
 from noisescope.injection import is_injecting
 from short_trainings import (
     FEW,
@@ -118,7 +118,7 @@ def test_sft_has_operator_noise_of_its_schedule(tmp_path: Path) -> None:
     for line, scale in zip(callback.history, expected, strict=True):
         assert close([line.dose, *line.layers.values()], [scale] * (1 + len(line.layers)), within=0.05)
         assert close([line.dose], [scale])
-        assert set(line.layers) == {*range(8), "embed", "final_norm", "head"}
+        assert set(line.layers) == {*range(8), "embed", "final_norm"}, "the head is fused"
 
 
 def test_sft_has_norm_noise_of_its_schedule(tmp_path: Path) -> None:
@@ -168,15 +168,24 @@ def test_sft_that_is_resumed_ends_where_the_straight_one_does(tmp_path: Path) ->
     assert same(weights(resumed.model), weights(straight.model))
 
 
-def test_the_fused_head_of_trl_is_a_matmul(tmp_path: Path) -> None:
-    """TRL multiplies with the head's weight itself, so `linear` does not mean it there."""
-    only = {"layers": "head", "phases": "forward"}
-    run = sft(tmp_path, ns.NoiseCallback(ns.OperatorNoise(0.05, operators=["matmul"], **only)), max_steps=1)
-    run.train()
-    assert close(logged(run, "noise_dose"), [0.05])
-    run = sft(tmp_path, ns.NoiseCallback(ns.OperatorNoise(0.05, operators=["linear"], **only)), max_steps=1)
-    with pytest.raises(NothingMatched, match="layers head, operators linear: nothing matched"):
+def test_noise_stays_out_of_the_fused_head_of_trl(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It computes its logits again for the gradient, where the noise would be missing."""
+    run = sft(tmp_path, callback := ns.NoiseCallback(ns.OperatorNoise(0.05)), max_steps=1)
+    with caplog.at_level("WARNING", logger="noisescope"):
         run.train()
+    assert [record.message for record in caplog.records if record.name == "noisescope.training"] == [
+        "no noise in the head: it writes its own backward pass (TRL's fused head), which would miss it"
+    ]
+    assert list(callback.history[0].layers) == ["embed", *range(8), "final_norm"]
+    run = sft(tmp_path, ns.NoiseCallback(ns.OperatorNoise(0.05, layers="head")), max_steps=1)
+    with pytest.raises(InputError, match="layers: got head alone, which writes its own backward pass here"):
+        run.train()
+
+
+def test_a_head_of_torchs_own_has_noise(tmp_path: Path) -> None:
+    run = trainer(tmp_path, callback := ns.NoiseCallback(ns.OperatorNoise(0.05, layers="1,head")), max_steps=1)
+    run.train()
+    assert list(callback.history[0].layers) == [1, "head"]
 
 
 # --- PEFT -------------------------------------------------------------------------------------------------------
