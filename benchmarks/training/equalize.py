@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 FIXTURES = HERE.parents[1] / "tests" / "fixtures"
 Row = dict[str, Any]
 
-SCALES: dict[str, tuple[float, ...]] = {"llama": (0.02, 0.05, 0.1), "gpt2": (0.02, 0.05, 0.1), "default": (0.05,)}
+SCALES: dict[str, tuple[float, ...]] = {"llama": (0.02, 0.1), "gpt2": (0.02, 0.1), "default": (0.05,)}
 
 
 def opened(name: str) -> tuple[torch.nn.Module, Any]:
@@ -49,7 +49,7 @@ def measured(model: torch.nn.Module, data: Any, noise: ns.OperatorNoise, trials:
 def part(name: str) -> Row:
     model, tokenizer = opened(name)
     report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50)
-    rows, trials = (50, 2) if name == "default" else (200, 8)
+    rows, trials = (50, 2) if name == "default" else (100, 4)
     data = ns.open_data(None, tokenizer, n_samples=rows, seed=5)
     found: Row = {}
     for operators in (None, ["linear"]) if name != "default" else (None,):

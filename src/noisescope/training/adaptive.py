@@ -144,12 +144,16 @@ class AdaptiveNoise:
         Args:
             report: of `diagnose`, or where it is.
             layers: those that get noise; None: the decoder blocks.
-            operators: those that get noise; None: all. Their cells of the report's map are added up.
+            operators: those that get noise, whose cells of the report's map are added up; None: all that the report is
+                about.
         """
         found = _opened(report)
         chosen = expand(operators)
-        known = {layer: kl.value for layer, kl in layer_sensitivity(found).items()} if chosen is None else None
-        kl = known if known is not None else _of_operators(found, chosen or ())
+        if chosen is not None:
+            kl = _of_operators(found, chosen)
+        else:
+            kl = {layer: known.value for layer, known in layer_sensitivity(found).items()}
+            chosen = expand(found.sections["config"].get("operators"))
         blocks = [layer for layer in kl if isinstance(layer, int)]
         return cls.equalized(
             _only(kl, blocks if layers is None else layers), operators=chosen, subject=Subject.of_report(found)
@@ -223,7 +227,8 @@ def _opened(report: Report | str | Path) -> Report:
 def _outside(report: Report) -> dict[Layer, float]:
     """What noise in the embedding, the final norm and the head costs."""
     rows = {name: row for name, row in report.sections["operator_analysis"].items() if name in OUTSIDE}
-    return {name: 1.0 if "failed" in row else row["degradation"] for name, row in rows.items()}
+    broken = {name: 1.0 for name, row in rows.items() if "failed" in row and row.get("non_finite", True)}
+    return {name: row["degradation"] for name, row in rows.items() if "failed" not in row} | broken
 
 
 def _of_operators(report: Report, operators: Iterable[str]) -> dict[Layer, float]:

@@ -71,6 +71,24 @@ def test_it_prints_as_a_table(report):
     assert "KL, nats/token" in str(ns.AdaptiveNoise.equalize(report))
 
 
+def test_a_report_about_some_operators_is_equal_for_them():
+    model, tokenizer = trained.fixture("llama")
+    some = ns.diagnose(
+        model, tokenizer=tokenizer, n_samples=4, max_length=8, spec=ns.DiagnosisSpec(operators=("softmax",))
+    )
+    assert ns.AdaptiveNoise.equalize(some).operators == ("softmax",)
+    with pytest.raises(InputError, match="equal for softmax, the noise goes to all operators"):
+        ns.OperatorNoise(0.1, adaptive=ns.AdaptiveNoise.equalize(some))
+
+
+def test_a_head_that_breaks_is_protected(report):
+    sections = deepcopy(dict(with_losses(report, LOSSES).sections))
+    sections["operator_analysis"] |= {"head": {"failed": "not finite"}, "embed": {"failed": "oom", "non_finite": False}}
+    adaptive = ns.AdaptiveNoise.from_report(ns.Report(sections))
+    assert adaptive.groups["head"] == "protect"
+    assert "embed" not in adaptive.factors
+
+
 def test_it_reads_the_report_of_a_directory(report, tmp_path):
     report.save(tmp_path / "out")
     assert ns.AdaptiveNoise.equalize(tmp_path / "out") == ns.AdaptiveNoise.equalize(report)
