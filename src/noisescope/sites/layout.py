@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import ModelError, NothingMatched
 from ..specs import OUTSIDE, Layer
+from .adapters import without_adapter
 from .patterns import pattern
 
 __all__ = ["Layout"]
@@ -175,7 +176,7 @@ def _roles(
         own_name = path.rpartition(".")[2].lower()
         if isinstance(module, nn.Embedding) or "embed" in own_name:
             roles[module] = "embed"
-        elif "norm" in operator.get(module, "") and _parent(path) in beside:
+        elif "norm" in operator.get(module, "") and _parent(without_adapter(path)) in beside:
             roles[module] = "final_norm"
     for getter, role in (("get_input_embeddings", "embed"), ("get_output_embeddings", "head")):
         said = _ask(model, getter)
@@ -207,7 +208,7 @@ def _module_operators(paths: Iterable[nn.Module]) -> dict[nn.Module, str]:
             continue
         kind = type(module)
         if kind not in kinds:
-            kinds[kind] = _norm_kind(module) if "norm" in kind.__name__.lower() else _activation_kind(module)
+            kinds[kind] = _activation_kind(module) or _norm_kind(module)
         if (operator := kinds[kind]) is not None:
             found[module] = operator
     return found
@@ -227,9 +228,11 @@ def _norm_kind(module: nn.Module) -> str | None:
     name says. Where the module cannot be probed (weights on `meta`, a second input), the name decides.
     """
     weight = next((p for p in module.parameters(recurse=False) if p.ndim == 1), None)
-    by_name = "rms_norm" if "rms" in type(module).__name__.lower() else "layer_norm"
+    by_name = _norm_by_name(module)
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) or (weight is not None and weight.is_meta):
         return by_name
+    if by_name is None and not _scales_channels(module):
+        return None
     width = weight.numel() if weight is not None else _declared_width(module)
     dtype, device = (weight.dtype, weight.device) if weight is not None else (torch.float32, torch.device("cpu"))
     probe = torch.linspace(-1.0, 2.0, width, dtype=dtype, device=device).view(1, 1, width)
@@ -246,6 +249,20 @@ def _norm_kind(module: nn.Module) -> str | None:
     if not _close(plain, scaled):
         return None
     return "layer_norm" if _close(plain, shifted) else "rms_norm"
+
+
+def _norm_by_name(module: nn.Module) -> str | None:
+    """What its class says that a module is, if anything."""
+    name = type(module).__name__.lower()
+    if "norm" not in name and not isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return None
+    return "rms_norm" if "rms" in name or isinstance(module, nn.RMSNorm) else "layer_norm"
+
+
+def _scales_channels(module: nn.Module) -> bool:
+    """True if all that a module has is a number or two for each channel, as a norm does."""
+    weights = list(module.parameters(recurse=False))
+    return bool(weights) and all(weight.ndim == 1 and weight.numel() > 1 for weight in weights)
 
 
 def _declared_width(module: nn.Module) -> int:

@@ -5,20 +5,22 @@ sends tokens to other experts, which is another function and no small error. An 
 some batches none: the same noise would be a different dose for each of them. Who wants them names them with `modules`.
 """
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..errors import ModelError, NothingMatched
-from ..sites import Layout, Selector, Site
+from ..sites import Layout, Selector, Site, is_replaced
 from ..specs import Layer, Selection
 
 __all__ = ["NormWeight", "find_norm_weights"]
 
 _ADDED = ("bias", "beta")
-"""names of what a norm adds"""
+"""names of what a norm adds, where it cannot be probed"""
 _EXPERTS = "experts"
 _ROUTERS = ("router", "gate")
 
@@ -28,6 +30,9 @@ class NormWeight:
     """What one norm multiplies with."""
 
     path: str
+    """of the norm"""
+    name: str
+    """of the weight in it"""
     layer: Layer | None
     operator: str
     weight: nn.Parameter
@@ -35,12 +40,14 @@ class NormWeight:
     @property
     def site(self) -> Site:
         """Its place, for draws and statistics."""
-        return Site(self.layer, self.operator, f"{self.path}.weight", 0, "forward")
+        return Site(self.layer, self.operator, f"{self.path}.{self.name}", 0, "forward")
 
 
 def find_norm_weights(layout: Layout, selection: Selection) -> list[NormWeight]:
     """The weights of all norms that the selection means, each once; an error if there are none."""
-    norms = [module for module, kind in layout.operator.items() if "norm" in kind]
+    norms = [
+        module for module, kind in layout.operator.items() if "norm" in kind and not is_replaced(layout.paths[module])
+    ]
     found = {id(norm.weight): norm for module in norms for norm in _weights(layout, module)}
     meant = Selector(selection, layout)
     chosen = [norm for norm in found.values() if meant(norm.layer, norm.operator, norm.path)]
@@ -56,8 +63,21 @@ def find_norm_weights(layout: Layout, selection: Selection) -> list[NormWeight]:
 def _weights(layout: Layout, module: nn.Module) -> Iterable[NormWeight]:
     layer = layout.home[module] if module in layout.home else layout.layer.get(module)
     for name, weight in module.named_parameters(recurse=False):
-        if name not in _ADDED and weight.is_floating_point():
-            yield NormWeight(layout.paths[module], layer, layout.operator[module], weight)
+        if weight.is_floating_point() and not _is_added(module, name, weight):
+            yield NormWeight(layout.paths[module], name, layer, layout.operator[module], weight)
+
+
+def _is_added(module: nn.Module, name: str, weight: nn.Parameter) -> bool:
+    """True for what a norm adds to its output, and does not multiply with: it changes what becomes of zeros."""
+    zeros = torch.zeros(1, 1, weight.numel(), dtype=weight.dtype, device=weight.device)
+    try:
+        trial = copy.deepcopy(module)
+        with torch.no_grad():
+            before = trial.forward(zeros)
+            trial.get_parameter(name).add_(1.0)
+            return not torch.equal(before, trial.forward(zeros))
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+        return name in _ADDED
 
 
 def _in_mixture(layout: Layout, path: str) -> bool:

@@ -1,5 +1,6 @@
 """Which norms get noise: those of experts and routers only if named, and an error where there are none."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,63 @@ def test_norms_of_experts_and_routers_get_noise_if_named(chooser: str) -> None:
 def test_a_mixture_of_experts_has_its_own_norms_only_outside_them() -> None:
     blocks = {f"model.layers.{at}.{name}_layernorm" for at in range(3) for name in ("input", "post_attention")}
     assert norms(build("mixtral")) == blocks | {"model.norm"}
+
+
+class Rooted(nn.Module):
+    """A norm that is not called one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.g, self.shift = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6) * self.g + self.shift
+
+
+class Centred(nn.LayerNorm):
+    """One of torch's, under another name."""
+
+
+class Squashed(nn.Module):
+    """Weights for each channel, and no norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return torch.tanh(0.5 * hidden) * self.weight + self.bias
+
+
+@pytest.mark.parametrize(("kind", "found"), [(Rooted, True), (lambda: Centred(8), True), (Squashed, False)])
+def test_norms_are_known_by_what_they_compute(kind: Callable[[], nn.Module], found: bool) -> None:
+    model = Experts("gate")
+    for block in model.blocks:
+        block.norm = kind()
+    assert ({"blocks.0.norm", "blocks.1.norm"} <= norms(model)) == found
+
+
+def test_what_a_norm_adds_is_left_alone() -> None:
+    """By what it does: it is called otherwise than biases are."""
+    model = Experts("gate")
+    model.blocks[0].norm = norm = Rooted()
+    training = ns.NoisyTraining(model, ns.NormWeightNoise(0.5))
+    with training.step(0):
+        model(torch.ones(1, 3, 8))
+        assert not torch.equal(norm.g, torch.ones(8))
+        assert torch.equal(norm.shift, torch.zeros(8))
+
+
+def test_two_weights_of_one_norm_have_draws_of_their_own() -> None:
+    class Twice(Rooted):
+        def forward(self, hidden: Tensor) -> Tensor:
+            return super().forward(hidden) * (1 + self.shift) - self.shift
+
+    model = Experts("gate")
+    model.blocks[0].norm = norm = Twice()
+    with ns.NoisyTraining(model, ns.NormWeightNoise(0.5)).step(0):
+        model(torch.ones(1, 3, 8))
+        assert not torch.equal(norm.g - 1, norm.shift)
 
 
 def test_a_model_without_norms_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset, disable_progress_bars
-from peft import IA3Config, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from peft import IA3Config, LNTuningConfig, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import Trainer
@@ -26,6 +26,7 @@ from short_trainings import (
     llama,
     logged,
     report,
+    rows,
     same,
     saved_weights,
     texts,
@@ -232,6 +233,22 @@ def test_sft_with_an_adapter(tmp_path: Path, noise: Any) -> None:
     assert run.evaluate()["eval_loss"] != clean
     with run.model.disable_adapter():
         assert run.evaluate()["eval_loss"] == clean
+
+
+@pytest.mark.parametrize("config", [lora(modules_to_save=["norm"]), LNTuningConfig(task_type="CAUSAL_LM")])
+def test_norms_that_an_adapter_trains_are_the_ones_with_noise(config: Any) -> None:
+    """They keep their place in the model; the originals beside them do not run, and get none."""
+    model, noise = get_peft_model(llama(), config), ns.NormWeightNoise(0.05)
+    training = ns.NoisyTraining(model, noise, ns.OperatorNoise(0.05, layers=["final_norm"]))
+    spare = {name: weight for name, weight in weights(model).items() if "original" in name or "base_layer" in name}
+    assert any("norm" in name for name in spare)
+    with training.step(0):
+        model(input_ids=rows()[0]["input_ids"].unsqueeze(0), labels=rows()[0]["labels"].unsqueeze(0)).loss.backward()
+        assert same({name: weights(model)[name] for name in spare}, spare)
+    in_norms, at_operators = training.history
+    assert in_norms.elements == 1088, "each norm of the model once"
+    assert list(in_norms.layers) == [*range(8), "final_norm"]
+    assert list(at_operators.layers) == ["final_norm"]
 
 
 @pytest.mark.parametrize("made", [ns.AdaptiveNoise.from_report, ns.AdaptiveNoise.equalize])
