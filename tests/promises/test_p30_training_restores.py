@@ -1,5 +1,6 @@
 """P30: an exception at any place of any step leaves the model clean: its weights, its outputs, and the process."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -126,6 +127,44 @@ def test_so_does_an_interrupt_in_a_loop_of_ones_own(noise):
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+    assert digest(run.model) == before
+
+
+@contextmanager
+def interrupted_while_putting_back(at: int) -> Iterator[list[str]]:
+    """Ctrl-C at the start of the function that puts clean weights back, or at one of its lines; yields the events."""
+    seen: list[str] = []
+
+    def strike(frame: Any, event: str, _: Any) -> Any:
+        seen.append(event)
+        if len(seen) == at + 1:
+            raise KeyboardInterrupt
+        return strike
+
+    def tracer(frame: Any, event: str, argument: Any) -> Any:
+        return strike(frame, event, argument) if frame.f_code is NoisyNorms._put_back.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        yield seen
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_so_does_an_interrupt_that_strikes_while_weights_are_put_back(at):
+    run = trainer("unused")
+    before = digest(run.model)
+    training = ns.NoisyTraining(run.model, NOISES["norm weights"]())
+
+    def step() -> None:
+        with training.step(0):
+            run.model(**{name: value[None] for name, value in rows()[0].items()})
+
+    with interrupted_while_putting_back(at) as seen, pytest.raises(KeyboardInterrupt):
+        step()
+    assert len(seen) == at + 1, "tracing ends with it"
     assert digest(run.model) == before
 
 

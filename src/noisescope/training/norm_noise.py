@@ -58,7 +58,9 @@ class NormWeightNoise:
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise InputError(f"seed: got {quoted(self.seed)}, expected a whole number")
-        if self.adaptive is not None and "equal" in self.adaptive.groups.values():
+        if self.adaptive is not None and not isinstance(self.adaptive, AdaptiveNoise):
+            raise InputError(f"adaptive: got {type(self.adaptive).__name__}, expected an AdaptiveNoise")
+        if self.adaptive is not None and self.adaptive.is_equal:
             raise InputError(
                 "adaptive: contributions are made equal for noise in what operators compute, not in weights; use "
                 "AdaptiveNoise.from_report, or OperatorNoise"
@@ -109,24 +111,30 @@ class NoisyNorms:
         stats = self.ledger.open(step, scale)
         clean = [norm.weight.detach().clone() for norm in self.norms]
         try:
-            with torch.no_grad():
-                for norm, before in zip(self.norms, clean, strict=True):
-                    self._disturb_(norm, before, scale * self._factor(norm.layer), trial, stats)
-            left = [(norm.weight._version, norm.weight.detach().clone()) for norm in self.norms]
+            for norm, before in zip(self.norms, clean, strict=True):
+                self._disturb_(norm, before, scale * self._factor(norm.layer), trial, stats)
+            left = [norm.weight.detach().clone() for norm in self.norms]
             yield
             self._refuse_moved(left)
         finally:
-            with torch.no_grad():
-                for norm, before in zip(self.norms, clean, strict=True):
-                    norm.weight.copy_(before)
+            try:
+                self._put_back(clean)
+            except BaseException:  # Ctrl-C is heard between any two lines, also here
+                self._put_back(clean)
+                raise
 
-    def _refuse_moved(self, left: list[tuple[int, Tensor]]) -> None:
+    def _put_back(self, clean: list[Tensor]) -> None:
+        torch._foreach_copy_([norm.weight.detach() for norm in self.norms], clean)
+
+    def _refuse_moved(self, left: list[Tensor]) -> None:
         """Raises if a weight is not what was left in it: putting the clean one back would undo in silence what is new.
 
-        Values are looked at only where somebody has written: a second noise may have, and has put back what it found.
+        Values are compared, as whoever writes to `weight.data` leaves no other trace. What is no number differs from
+        itself.
         """
-        for norm, (version, noisy) in zip(self.norms, left, strict=True):
-            if norm.weight._version != version and not torch.equal(norm.weight, noisy):
+        moved = [(norm.weight != noisy).any() for norm, noisy in zip(self.norms, left, strict=True)]
+        for norm, has_moved in zip(self.norms, moved, strict=True):  # asked for together: a device is waited for once
+            if has_moved and not norm.weight.isnan().any():
                 raise ExitOrder(
                     f"{norm.path}: its weight was changed inside the step, where noise is in it; the optimizer's step "
                     "goes behind the block, so an optimizer that runs in the backward pass needs OperatorNoise"
@@ -135,7 +143,8 @@ class NoisyNorms:
     def _disturb_(self, norm: NormWeight, before: Tensor, scale: float, trial: int, stats: InjectionStats) -> None:
         if scale == 0:
             return
-        self._noise.disturb_(norm.weight, scale, Key(self.asked.seed, norm.site.name, trial))
+        with torch.no_grad():
+            self._noise.disturb_(norm.weight, scale, Key(self.asked.seed, norm.site.name, trial))
         stats.book(norm.site, before.numel(), scale, before, norm.weight.detach())
 
     def _factor(self, layer: Layer | None) -> float:
@@ -145,6 +154,8 @@ class NoisyNorms:
     def refuse_silence(self) -> None:
         """Raises if rounding has swallowed all of it."""
         applied = self.ledger.lines[-1]
+        if not applied.elements:
+            raise DoseVanished("norm weights: every factor in adaptive is 0, so that none of them gets noise")
         if not applied.changed:
             dtype = str(self.norms[0].weight.dtype).removeprefix("torch.")
             raise DoseVanished(

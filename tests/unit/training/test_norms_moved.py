@@ -17,12 +17,12 @@ pytestmark = pytest.mark.usefixtures("one_thread", "quick_collections")
 MOVED = r"^model\.layers\.0\.input_layernorm: its weight was changed inside the step, .* needs OperatorNoise$"
 
 
-def step_in_backward(model: nn.Module) -> None:
+def step_in_backward(model: nn.Module, *, counted: bool = True) -> None:
     """Each weight is moved as soon as its gradient is there, as memory-saving optimizers do."""
 
     def move(weight: torch.Tensor) -> None:
         with torch.no_grad():
-            weight -= 0.1 * weight.grad
+            (weight if counted else weight.data).sub_(0.1 * weight.grad)
         weight.grad = None
 
     for weight in model.parameters():
@@ -38,6 +38,13 @@ def test_an_optimizer_that_runs_in_the_backward_pass_is_refused(tmp_path: Path) 
         run.train()
     assert run.state.global_step == 0
     assert same({name: weight for name, weight in weights(model).items() if "norm" in name}, norms)
+
+
+def test_so_is_one_that_writes_past_what_torch_counts() -> None:
+    step_in_backward(model := llama(), counted=False)
+    batch = {name: value.unsqueeze(0) for name, value in rows()[0].items()}
+    with pytest.raises(ExitOrder, match=MOVED), ns.NoisyTraining(model, ns.NormWeightNoise(0.05)).step(0):
+        model(**batch).loss.backward()
 
 
 class LikeDeepspeed(Trainer):
