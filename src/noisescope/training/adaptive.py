@@ -13,11 +13,12 @@ below 5% twice of it. `equalize` takes the KL of each layer at equal noise, c, a
 so that, as KL grows with the square of the scale, every layer contributes the same and their sum is what it was.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from torch import nn
 
@@ -32,6 +33,7 @@ from .subject import Subject
 
 __all__ = ["AdaptiveNoise"]
 
+_Value = TypeVar("_Value")
 Group: TypeAlias = Literal["protect", "normal", "aggressive", "equal"]
 
 FACTORS = (0.5, 1.0, 2.0)
@@ -51,13 +53,16 @@ class AdaptiveNoise:
     groups: Mapping[Layer, Group] = field(default_factory=dict)
     operators: tuple[str, ...] | None = None
     """the operators that contributions are equal for; None: all"""
+    error_type: str | None = None
+    """the noise that contributions are equal for, if it is known"""
     subject: Subject | None = None
     """the model that it is for, if it comes from a report"""
 
     def __post_init__(self) -> None:
         if not self.factors:
             raise InputError("factors: got none, expected layers with their factors")
-        parse_layers(self.factors)
+        for name in ("factors", "minded", "groups"):
+            object.__setattr__(self, name, _by_layer(getattr(self, name), what=name))
         for layer, factor in self.factors.items():
             check_scale(factor, what=f"factors[{layer!r}]")
 
@@ -111,16 +116,20 @@ class AdaptiveNoise:
         subject: Subject | None = None,
     ) -> "AdaptiveNoise":
         """The same from layer -> degradation, however it was measured."""
+        for name, given in (("protect_above", protect_above), ("aggressive_below", aggressive_below)):
+            if not _is_number(given):
+                raise InputError(f"{name}: got {quoted(given)}, expected a share of accuracy lost")
         if not aggressive_below <= protect_above:
             raise InputError(
                 f"protect_above: got {protect_above}, expected at least aggressive_below, {aggressive_below}"
             )
         names: tuple[Group, ...] = ("protect", "normal", "aggressive")
-        if len(factors) != len(names):
+        if not isinstance(factors, Sequence) or len(factors) != len(names):
             raise InputError(f"factors: got {quoted(factors)}, expected three: of protect, normal and aggressive")
         of = dict(zip(names, factors, strict=True))
+        degradation = _by_layer(degradation, what="degradation")
         for layer, loss in degradation.items():
-            if isinstance(loss, bool) or not isinstance(loss, (int, float)) or not isfinite(loss):
+            if not _is_number(loss):
                 raise InputError(f"degradation: {quoted(layer)}: got {quoted(loss)}, expected a share of accuracy lost")
         groups = {
             layer: names[0] if loss > protect_above else names[2] if loss < aggressive_below else names[1]
@@ -156,7 +165,10 @@ class AdaptiveNoise:
             chosen = expand(found.sections["config"].get("operators"))
         blocks = [layer for layer in kl if isinstance(layer, int)]
         return cls.equalized(
-            _only(kl, blocks if layers is None else layers), operators=chosen, subject=Subject.of_report(found)
+            _only(kl, blocks if layers is None else layers),
+            operators=chosen,
+            error_type=str(found.sections["config"]["error_type"]),
+            subject=Subject.of_report(found),
         )
 
     @classmethod
@@ -165,6 +177,7 @@ class AdaptiveNoise:
         kl_nats: Mapping[Layer, float],
         *,
         operators: tuple[str, ...] | None = None,
+        error_type: str | None = None,
         subject: Subject | None = None,
     ) -> "AdaptiveNoise":
         """The same from layer -> KL at one scale, however it was measured."""
@@ -179,15 +192,14 @@ class AdaptiveNoise:
             dict(kl_nats),
             dict.fromkeys(kl_nats, "equal"),
             operators,
+            error_type,
             subject,
         )
 
-    def corrected(self, measured: Mapping[Layer, float]) -> "AdaptiveNoise":
-        """The same with contributions as `measure_contributions` has seen them, in place of what was foretold."""
-        if measured.keys() != self.factors.keys():
-            raise InputError(f"measured: got {_listed(measured)}, expected {_listed(self.factors)}")
-        at_one_scale = {layer: kl / self.factors[layer] ** 2 for layer, kl in measured.items()}
-        return self.equalized(at_one_scale, operators=self.operators, subject=self.subject)
+    @property
+    def is_equal(self) -> bool:
+        """True if the layers contribute equally, by what is known of them."""
+        return "equal" in self.groups.values()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -207,13 +219,28 @@ class AdaptiveNoise:
                 raise InputError(f"factors: layer {layer} is out of range, the model has 0 to {layers - 1}")
 
     def __str__(self) -> str:
-        equal = "equal" in self.groups.values()
+        equal = self.is_equal
         lines = [f"{'layer':<12}{'KL, nats/token' if equal else 'accuracy lost':>14}   {'group':<12}{'factor':>8}"]
         for layer in self.layers:
             cost = self.minded.get(layer)
             shown = "" if cost is None else f"{cost:.4g}" if equal else f"{100 * cost:.1f} %"
             lines.append(f"{label(layer):<12}{shown:>14}   {self.groups.get(layer, ''):<12}{self.factors[layer]:>8.3g}")
         return "\n".join(lines)
+
+
+def _by_layer(given: Mapping[Any, _Value], *, what: str) -> dict[Layer, _Value]:
+    """The same by layers as everywhere: keys may be names and ranges, as they are in a file."""
+    found: dict[Layer, _Value] = {}
+    for key, value in given.items():
+        for layer in parse_layers(int(key) if isinstance(key, Integral) and not isinstance(key, bool) else key) or ():
+            if layer in found:
+                raise InputError(f"{what}: {label(layer)} is there twice")
+            found[layer] = value
+    return found
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, Real) and not isinstance(given, bool) and isfinite(given)
 
 
 def _opened(report: Report | str | Path) -> Report:

@@ -3,21 +3,35 @@
 A report foretells it, to second order and from few samples. Here it is run; and what is run can be made equal.
 """
 
+import logging
+import math
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from torch import nn
 
 from ..diagnosis.accepting import accept, data_for
-from ..errors import InputError
+from ..errors import InputError, quoted
 from ..measure.intervals import Estimate
 from ..points import Bench, Point
+from ..report.layers import label
 from ..sites import Layout
 from ..specs import Layer, Selection
 from .adaptive import AdaptiveNoise
 from .operator_noise import OperatorNoise
+from .subject import Subject
 
 __all__ = ["equalize_contributions", "measure_contributions"]
+
+EQUAL = 1.05
+"""the largest contribution over the smallest, at which they are equal enough"""
+ROUNDS = 8
+"""in which factors are corrected, at the most"""
+_FLATTEST, _STEEPEST = 0.5, 4.0
+"""powers of the scale that a KL may grow with: 2 for small noise, 1 for a share of values that are struck"""
+
+log = logging.getLogger("noisescope.training")
 
 
 def measure_contributions(
@@ -43,27 +57,7 @@ def measure_contributions(
         trials: independent draws, at most.
         tolerance: no more draws once the half-width of the interval is within that share of the KL.
     """
-    accept(model)
-    bench = Bench(model, data_for(model, data, tokenizer), layout=(layout := Layout.of(model, blocks=noise.blocks)))
-    if noise.multipliers:
-        raise InputError("noise: has operator_scales, which are not measured; leave them out")
-    asked, base = noise.selection, noise.model_of_noise.scale if scale is None else scale
-    layers = asked.layers if asked.layers is not None else tuple(range(len(layout.blocks)))
-    found: dict[Layer, Estimate] = {}
-    for layer in layers:
-        point = Point(
-            Selection((layer,), asked.operators, asked.modules),
-            noise.model_of_noise,
-            seed=noise.seed,
-            trials=trials,
-            tolerance=tolerance,
-            scale=noise.scales(base).at(layer, ""),
-        )
-        comparison = bench.run(point).comparison
-        if comparison is None:
-            raise InputError(f"layer {layer}: this noise makes the output non-finite; use a smaller scale")
-        found[layer] = comparison.kl
-    return found
+    return _Measuring(model, data, noise, scale, tokenizer, trials, tolerance).of(noise)
 
 
 def equalize_contributions(
@@ -78,18 +72,118 @@ def equalize_contributions(
 ) -> OperatorNoise:
     """The noise with factors that make measured contributions equal, their sum being that of one scale for all.
 
-    Measures at one scale, or with the factors that the noise has, and once more with those that follow from it: at a
-    large scale a KL no longer grows with the square of the scale, which one step corrects. Arguments as in
-    `measure_contributions`; costs two forward passes a layer and draw, each from that layer on.
+    Measures at one scale for all, then with factors that follow from it, until the largest contribution is within 5% of
+    the smallest: at first a KL is taken to grow with the square of the scale, from then on with the power that was seen
+    in each layer, which is another one for large noise and for bits that flip. Arguments as in
+    `measure_contributions`; a round costs one forward pass a layer and draw, from that layer on, and two or three do.
     """
-    asked = {"scale": scale, "tokenizer": tokenizer, "trials": trials, "tolerance": tolerance}
-    measured = measure_contributions(model, data, noise, **asked)
-    known = noise.adaptive or AdaptiveNoise(dict.fromkeys(measured, 1.0), operators=noise.selection.operators)
-    equal = replace(noise, layers=None, adaptive=known.corrected(_values(measured)))
-    again = measure_contributions(model, data, equal, **asked)
-    assert equal.adaptive is not None
-    return replace(equal, adaptive=equal.adaptive.corrected(_values(again)))
+    measuring = _Measuring(model, data, noise, scale, tokenizer, trials, tolerance)
+    layers = measuring.layers
+    factors = dict.fromkeys(layers, 1.0)
+    powers = dict.fromkeys(layers, 2.0)
+    kl = measuring.values(factors)
+    aim, best = fmean(kl.values()), (_spread(kl), factors, kl)
+    for _ in range(ROUNDS):
+        if best[0] <= EQUAL:
+            break
+        before, was = factors, kl
+        factors = {layer: before[layer] * (aim / was[layer]) ** (1 / powers[layer]) for layer in layers}
+        kl = measuring.values(factors)
+        for layer in layers:
+            powers[layer] = _power(before[layer], factors[layer], was[layer], kl[layer], powers[layer])
+        best = min(best, (_spread(kl), factors, kl), key=lambda found: found[0])
+    spread, factors, kl = best
+    if spread > EQUAL:
+        log.warning("contributions are not equal: the largest is %.3g times the smallest", spread)
+    return measuring.with_factors(factors, kl)
 
 
-def _values(measured: dict[Layer, Estimate]) -> dict[Layer, float]:
-    return {layer: found.value for layer, found in measured.items()}
+class _Measuring:
+    """A noise on a model and data, measured with one set of factors after the other."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: object,
+        noise: OperatorNoise,
+        scale: float | None,
+        tokenizer: Any,
+        trials: int,
+        tolerance: float,
+    ) -> None:
+        _check(noise, scale, trials)
+        accept(model)
+        self.noise, self._trials, self._tolerance = noise, trials, tolerance
+        self._scale = noise.model_of_noise.scale if scale is None else scale
+        layout = Layout.of(model, blocks=noise.blocks)
+        asked = noise.selection.layers
+        self.layers = asked if asked is not None else tuple(range(len(layout.blocks)))
+        for layer in self.layers:
+            layout.require(layer)
+        self._subject = Subject.of_model(model, layers=len(layout.blocks))
+        self._bench = Bench(model, data_for(model, data, tokenizer), layout=layout)
+
+    def of(self, noise: OperatorNoise) -> dict[Layer, Estimate]:
+        """What each layer contributes."""
+        asked, found = noise.selection, dict[Layer, Estimate]()
+        for layer in self.layers:
+            point = Point(
+                Selection((layer,), asked.operators, asked.modules),
+                noise.model_of_noise,
+                seed=noise.seed,
+                trials=self._trials,
+                tolerance=self._tolerance,
+                scale=noise.scales(self._scale).at(layer, ""),
+            )
+            comparison = self._bench.run(point).comparison
+            if comparison is None:
+                raise InputError(f"{label(layer)}: this noise makes the output non-finite; use a smaller scale")
+            found[layer] = comparison.kl
+        return found
+
+    def values(self, factors: dict[Layer, float]) -> dict[Layer, float]:
+        """What each layer contributes with these factors."""
+        plain = replace(self.noise, layers=None, adaptive=AdaptiveNoise(factors))
+        found = {layer: kl.value for layer, kl in self.of(plain).items()}
+        if gone := [layer for layer, kl in found.items() if not kl > 0]:
+            raise InputError(
+                f"{label(gone[0])}: this noise costs nothing there (a KL of {found[gone[0]]:.3g}), so that nothing can "
+                "be made equal to it; leave the layer out, or use a larger scale"
+            )
+        return found
+
+    def with_factors(self, factors: dict[Layer, float], kl: dict[Layer, float]) -> OperatorNoise:
+        """The noise with factors under which these contributions were measured."""
+        adaptive = AdaptiveNoise(
+            factors,
+            kl,
+            dict.fromkeys(factors, "equal"),
+            self.noise.selection.operators,
+            self.noise.model_of_noise.name,
+            self._subject,
+        )
+        return replace(self.noise, layers=None, adaptive=adaptive)
+
+
+def _check(noise: object, scale: float | None, trials: object) -> None:
+    if not isinstance(noise, OperatorNoise):
+        raise InputError(f"noise: got {quoted(noise)}, expected OperatorNoise, whose contributions are measured")
+    if "forward" not in noise.selection.phases:
+        raise InputError("noise: is in gradients alone, which cost no KL; contributions are those of forward noise")
+    if noise.multipliers:
+        raise InputError("noise: has operator_scales, which are not measured; leave them out")
+    if not (noise.model_of_noise.scale if scale is None else scale):
+        raise InputError("scale: got 0, expected a number > 0: without noise there is nothing to measure")
+    if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
+        raise InputError(f"trials: got {quoted(trials)}, expected a whole number of at least 1")
+
+
+def _spread(kl: dict[Layer, float]) -> float:
+    return max(kl.values()) / min(kl.values())
+
+
+def _power(before: float, after: float, was: float, now: float, known: float) -> float:
+    """The power of the scale that a KL grew with between two factors; the known one if they hardly differ."""
+    if abs(math.log(after / before)) < 0.02:
+        return known
+    return min(_STEEPEST, max(_FLATTEST, math.log(now / was) / math.log(after / before)))

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from ..diagnosis.mapping import MOMENTS
 from ..errors import CompiledModel, InputError, ModelError, quoted
 from ..injection import Injection, Scales, refuse_compiled
 from ..noise import Noise, RelativeGaussian
@@ -24,14 +25,12 @@ from ..specs import Layer, Selection, check_scale, check_scales, parse_layers, p
 from .adaptive import AdaptiveNoise
 from .fused_heads import has_fused_head, without_head
 from .ledger import Ledger
-from .schedules import ConstantSchedule, Schedule, as_schedule
+from .schedules import ConstantSchedule, Schedule, as_schedule, largest_of
 
 __all__ = ["OperatorNoise"]
 
 _RANKS = 2**32
 """seeds of other ranks are so far apart"""
-_LOOKS = 100
-"""steps of a schedule that are looked at for its largest scale"""
 
 
 @dataclass(frozen=True)
@@ -70,19 +69,32 @@ class OperatorNoise:
             raise InputError(f"seed: got {quoted(self.seed)}, expected a whole number")
         if self.adaptive is not None and not isinstance(self.adaptive, AdaptiveNoise):
             raise InputError(f"adaptive: got {type(self.adaptive).__name__}, expected an AdaptiveNoise")
-        self.scales(max(self.scheduled.at(step, _LOOKS) for step in range(_LOOKS)))  # which a probability may not bear
+        if (largest := largest_of(self.scheduled)) is not None:
+            self.scales(largest)  # which a probability may not bear
         if self.selection.empty:
             raise InputError(
                 "layers, operators, modules, phases: got an empty one, expected something to put noise into"
             )
-        if self.adaptive is not None and self.adaptive.operators is not None:
-            self._same_operators(self.adaptive.operators)
+        if self.adaptive is not None and self.adaptive.is_equal:
+            self._check_equal(self.adaptive)
 
-    def _same_operators(self, equal: tuple[str, ...]) -> None:
-        if set(self.selection.operators or ()) != set(equal):
+    def _check_equal(self, adaptive: AdaptiveNoise) -> None:
+        """Raises if contributions that are equal would not be so for this noise."""
+        if adaptive.operators is not None and set(self.selection.operators or ()) != set(adaptive.operators):
             raise InputError(
-                f"adaptive: contributions are equal for {' '.join(equal)}, the noise goes to "
+                f"adaptive: contributions are equal for {' '.join(adaptive.operators)}, the noise goes to "
                 f"{' '.join(self.selection.operators or ['all operators'])}; make it with the same operators"
+            )
+        if self.multipliers:
+            raise InputError(
+                "adaptive: contributions are equal where all operators have one scale; leave out operator_scales, or "
+                "use AdaptiveNoise.from_report"
+            )
+        name = self.model_of_noise.name
+        if adaptive.error_type is not None and _like(adaptive.error_type) != _like(name):
+            raise InputError(
+                f"adaptive: contributions are equal for {adaptive.error_type}, the noise is {name}; diagnose with "
+                f"error_type={name}, or use equalize_contributions"
             )
 
     @property
@@ -128,6 +140,11 @@ class OperatorNoise:
     def on(self, model: nn.Module, *, rank: int = 0) -> "InjectingNoise":
         """The noise on one model."""
         return InjectingNoise(self, model, rank)
+
+
+def _like(error_type: str) -> str:
+    """The same for noises that cost the same at every place, but for one factor."""
+    return MOMENTS[error_type][0] if error_type in MOMENTS else error_type
 
 
 class InjectingNoise:

@@ -16,7 +16,15 @@ from typing import Protocol, runtime_checkable
 from ..errors import InputError, quoted
 from ..specs import check_scale
 
-__all__ = ["ConstantSchedule", "CosineSchedule", "ExponentialStages", "LinearSchedule", "Schedule", "as_schedule"]
+__all__ = [
+    "ConstantSchedule",
+    "CosineSchedule",
+    "ExponentialStages",
+    "LinearSchedule",
+    "Schedule",
+    "as_schedule",
+    "largest_of",
+]
 
 
 @runtime_checkable
@@ -42,6 +50,11 @@ class ConstantSchedule:
         object.__setattr__(self, "scale", check_scale(self.scale))
 
     def at(self, step: int, total: int) -> float:
+        """The scale."""
+        return self.scale
+
+    @property
+    def largest(self) -> float:
         """The scale."""
         return self.scale
 
@@ -72,6 +85,11 @@ class ExponentialStages:
         """The scale of the stage that the step is in."""
         return self.of_stage(min(step, total - 1) * self.stages // total)
 
+    @property
+    def largest(self) -> float:
+        """The largest of the stages."""
+        return max(map(self.of_stage, range(self.stages)))
+
     def of_stage(self, stage: int) -> float:
         """The scale of one stage."""
         if self.stages == 1:
@@ -93,6 +111,11 @@ class _FromTo:
     def __post_init__(self) -> None:
         for name in ("start", "end"):
             object.__setattr__(self, name, check_scale(getattr(self, name), what=name))
+
+    @property
+    def largest(self) -> float:
+        """That of one of the ends."""
+        return max(self.start, self.end)
 
     def _between(self, share: float) -> float:
         """That far along; exact at both ends."""
@@ -127,9 +150,15 @@ class CosineSchedule(_FromTo):
 
 def as_schedule(given: object, *, what: str = "schedule") -> Schedule:
     """A schedule, from one or from a number, which is a constant scale."""
-    if isinstance(given, Schedule):
+    if isinstance(given, Schedule) and not isinstance(given, type):
         return given
     return ConstantSchedule(check_scale(given, what=what))  # type: ignore[arg-type]  # it checks what it is given
+
+
+def largest_of(schedule: Schedule) -> float | None:
+    """The largest scale of a schedule of ours; None for another one, which tells only where training is."""
+    found = getattr(schedule, "largest", None)
+    return found if isinstance(found, float) else None
 
 
 def _share(step: int, total: int) -> float:

@@ -32,6 +32,11 @@ class Subject:
             int(sections["environment"]["parameters"]),
         )
 
+    @classmethod
+    def of_model(cls, model: nn.Module, *, layers: int) -> "Subject":
+        """That model."""
+        return cls(type(model).__name__, layers, _own_parameters(model))
+
     def check(self, model: nn.Module, *, layers: int) -> None:
         """Raises for a model that is built otherwise."""
         parameters = _own_parameters(model)

@@ -4,11 +4,12 @@ from copy import deepcopy
 from dataclasses import replace
 from math import sqrt
 
+import numpy as np
 import pytest
 
 import noisescope as ns
 import trained
-from noisescope.errors import InputError
+from noisescope.errors import InputError, NothingMatched
 from noisescope.planning.degradation import degradation_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -134,6 +135,28 @@ def test_they_are_made_equal_by_measuring():
     assert max(after) <= 1.15 * min(after)
 
 
+@pytest.mark.parametrize("noise", [ns.BitFlip(1e-2, field="mantissa"), ns.RelativeGaussian(0.5)])
+def test_they_are_made_equal_whatever_power_they_grow_with(noise):
+    """Bits that flip cost what their share is, not its square; and a large noise less than its square."""
+    model, tokenizer = trained.fixture("llama")
+    data = ns.open_data(None, tokenizer, n_samples=64, max_length=32, seed=2, batch_size=64)
+    asked = ns.OperatorNoise(noise, operators="linear", layers=[0, 2, 5])
+    before = [kl.value for kl in ns.measure_contributions(model, data, asked, trials=2).values()]
+    equal = ns.equalize_contributions(model, data, asked, trials=2)
+    after = [kl.value for kl in ns.measure_contributions(model, data, equal, trials=2).values()]
+    assert max(before) > 2 * min(before)
+    assert max(after) <= 1.05 * min(after)
+    assert sum(after) == pytest.approx(sum(before), rel=0.05)
+    assert equal.adaptive.error_type == noise.name
+
+
+def test_layers_may_be_called_as_files_call_them():
+    made = ns.AdaptiveNoise.from_profile({"0": 0.2, "L1-2": 0.01, np.int64(3): np.float32(0.1), "head": 0.3})
+    assert made.factors == {0: 0.5, 1: 2.0, 2: 2.0, 3: 1.0, "head": 0.5}
+    assert made.groups[2] == "aggressive"
+    made.check(trained.fixture("llama")[0], layers=8)
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
@@ -178,9 +201,35 @@ REFUSED = {
     "no file": (lambda report: ns.AdaptiveNoise.from_report("nowhere"), "nowhere: cannot be read"),
     "a factor": (lambda report: ns.AdaptiveNoise({0: -1.0}), r"factors\[0\]: got -1.0"),
     "no factors": (lambda report: ns.AdaptiveNoise({}), "factors: got none"),
-    "not measured": (
-        lambda report: ns.AdaptiveNoise.equalize(report).corrected({0: 1.0}),
-        "measured: got L0, expected L0 L1",
+    "a layer twice": (lambda report: ns.AdaptiveNoise({"0-1": 1.0, 1: 2.0}), "factors: L1 is there twice"),
+    "a threshold in words": (
+        lambda report: ns.AdaptiveNoise.from_profile({0: 0.1}, protect_above="much"),
+        'protect_above: got "much", expected a share of accuracy lost',
+    ),
+    "one factor": (
+        lambda report: ns.AdaptiveNoise.from_profile({0: 0.1}, factors=2),
+        "factors: got 2, expected three",
+    ),
+    "another kind of noise": (
+        lambda report: ns.OperatorNoise(ns.BitFlip(1e-4), adaptive=ns.AdaptiveNoise.equalize(report)),
+        "adaptive: contributions are equal for relative_gaussian, the noise is bit_flip; diagnose with error_type=bit",
+    ),
+    "operators that differ": (
+        lambda report: ns.OperatorNoise(
+            0.1, adaptive=ns.AdaptiveNoise.equalize(report), operator_scales={"linear": 2.0}
+        ),
+        "adaptive: contributions are equal where all operators have one scale; leave out operator_scales",
+    ),
+    "what is no noise": (lambda report: contributions(0.1), "noise: got 0.1, expected OperatorNoise"),
+    "gradients alone": (
+        lambda report: contributions(ns.OperatorNoise(0.1, phases="backward")),
+        "noise: is in gradients alone, which cost no KL",
+    ),
+    "no scale": (lambda report: contributions(ns.OperatorNoise(0.0)), "scale: got 0, expected a number > 0"),
+    "no trials": (lambda report: contributions(ns.OperatorNoise(0.1), trials=0), "trials: got 0, expected a whole"),
+    "no such layer": (
+        lambda report: contributions(ns.OperatorNoise(0.1, layers=[9])),
+        "layers: 9 is out of range, the model has 0 to 7",
     ),
     "no KL": (lambda report: ns.AdaptiveNoise.equalized({0: 0.0}), "L0: got a KL of 0, expected a number > 0"),
     "not degraded": (
@@ -188,6 +237,12 @@ REFUSED = {
         "report: has no degradation of every layer",
     ),
 }
+
+
+def contributions(noise, **options):
+    model, tokenizer = trained.fixture("llama")
+    data = ns.open_data(None, tokenizer, n_samples=2, max_length=8)
+    return ns.measure_contributions(model, data, noise, **options)
 
 
 def inconclusive(report):
@@ -199,6 +254,6 @@ def inconclusive(report):
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_meant_is_one_line(report, case):
     ask, says = REFUSED[case]
-    with pytest.raises(InputError, match=says) as refused:
+    with pytest.raises((InputError, NothingMatched), match=says) as refused:
         ask(report)
     assert "\n" not in str(refused.value)
