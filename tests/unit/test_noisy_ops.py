@@ -854,11 +854,17 @@ def test_every_variable_is_read():
         ("NOISESCOPE_OPERATORS", "sofmax"),
         ("NOISESCOPE_SEED", "0.5"),
         ("VERL_NOISY_OPS_SCALES", "1"),
+        ("NOISESCOPE_LAYER", "3"),
     ],
 )
 def test_a_bad_variable_is_refused_by_name(name, value):
     with pytest.raises(InputError, match=name):
         environment.read({"VERL_NOISY_OPS_ENABLED": "1", name: value})
+
+
+@pytest.mark.parametrize("name", ["NOISESCOPE_CACHE", "NOISESCOPE_PROGRAM", "NOISESCOPE_COUNTS"])
+def test_variables_of_ours_that_are_no_settings_are_left_alone(name):
+    assert environment.read({"VERL_NOISY_OPS_ENABLED": "1", name: "somewhere"}) is not None
 
 
 def test_two_phases_that_exclude_each_other_are_refused():

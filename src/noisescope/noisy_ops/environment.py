@@ -30,6 +30,8 @@ __all__ = ["activate", "read"]
 _PREFIX = "VERL_NOISY_OPS_"
 _SWITCH = _PREFIX + "ENABLED"
 _COUNTS = "NOISESCOPE_COUNTS"
+_OTHERS = (_COUNTS, "NOISESCOPE_CACHE", "NOISESCOPE_PROGRAM", "NOISESCOPE_REPORT")
+"""of our variables those that are no settings of noise: the proof, the models' place, the program's name, its tests"""
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -37,6 +39,13 @@ def _flag(text: str) -> bool:
     if text.lower() not in _FLAGS:
         raise InputError(f'got "{text}", expected one of {" ".join(_FLAGS)}')
     return _FLAGS[text.lower()]
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f'got "{text}", expected a whole number') from None
 
 
 _VARIABLES: Mapping[str, Callable[[Settings, str], Settings]] = {
@@ -47,7 +56,7 @@ _VARIABLES: Mapping[str, Callable[[Settings, str], Settings]] = {
     "VERL_NOISY_OPS_BACKWARD_ONLY": lambda now, text: replace(now, forward=not _flag(text)),
     "NOISESCOPE_LAYERS": lambda now, text: replace(now, layers=parse_layers(text)),
     "NOISESCOPE_OPERATORS": lambda now, text: replace(now, operators=tuple(text.replace(",", " ").split())),
-    "NOISESCOPE_SEED": lambda now, text: replace(now, seed=int(text)),
+    "NOISESCOPE_SEED": lambda now, text: replace(now, seed=_seed(text)),
 }
 
 
@@ -56,9 +65,10 @@ def read(environ: Mapping[str, str]) -> Settings | None:
     given = {name: text.strip() for name, text in environ.items() if text.strip()}
     if not _applied(_SWITCH, _flag, given.get(_SWITCH, "0")):
         return None
+    known = (_SWITCH, *_VARIABLES, *_OTHERS)
     for name in given:
-        if name.startswith(_PREFIX) and name not in (_SWITCH, *_VARIABLES):
-            raise unknown_name("environment variable", name, (_SWITCH, *_VARIABLES))
+        if name.startswith((_PREFIX, "NOISESCOPE_")) and name not in known:
+            raise unknown_name("environment variable", name, known)
     settings = Settings()
     for name, change in _VARIABLES.items():
         if name in given:
