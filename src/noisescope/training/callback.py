@@ -15,6 +15,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from ..errors import InputError, ModelError, unknown_name
+from .gradient_ratio import check_every
 from .ledger import Applied
 from .norm_noise import NormWeightNoise
 from .running import Given, NoisyTraining, as_noises
@@ -57,11 +58,13 @@ class NoiseCallback(TrainerCallback):
         self.noises = as_noises(noises)
         self.by = by
         self.in_evaluation = in_evaluation
-        self.gradient_ratio_every = gradient_ratio_every
+        self.gradient_ratio_every = check_every(gradient_ratio_every)
         self.training: NoisyTraining | None = None
         """the noise on the model, once training has begun"""
         self._trainer: Any = None
         self._shadows: Shadows | None = None
+        self._is_noisy = False
+        """True once the step under way has computed with noise"""
 
     @property
     def history(self) -> list[Applied]:
@@ -70,6 +73,27 @@ class NoiseCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
         """Called by the Trainer, before the first step."""
+        self._enter(args, state, model)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **_: Any) -> None:
+        """Called by the Trainer; a callback that was added to a training under way begins here."""
+        if self._shadows is None or not self._shadows.are_on:
+            self._enter(args, state, model)
+        self._is_noisy = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called by the Trainer, after the optimizer's step."""
+        if self._shadows is not None and self._shadows.are_on and not self._is_noisy:
+            raise InputError(
+                f"NoiseCallback: {type(self._trainer).__name__} has made a step without its training_step, where "
+                "the noise is; use NoisyTraining in the code that makes the step"
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called by the Trainer, after the last step."""
+        self._leave()
+
+    def _enter(self, args: Any, state: Any, model: nn.Module | None) -> None:
         trainer, loop = running_trainer(self)
         self._refuse(trainer)
         self._leave()
@@ -87,10 +111,6 @@ class NoiseCallback(TrainerCallback):
         if self.in_evaluation:
             methods["evaluation_loop"] = self._evaluation_loop
         self._shadows = Shadows(trainer, loop, self, methods)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Called by the Trainer, after the last step."""
-        self._leave()
 
     def _refuse(self, trainer: Any) -> None:
         """Raises where noise would be nowhere, or where it should not be."""
@@ -122,6 +142,7 @@ class NoiseCallback(TrainerCallback):
 
     def _training_step(self, original: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         assert self.training is not None
+        self._is_noisy = True
         with self.training.step(self._trainer.state.global_step, at=self._at, called=model):
             return original(model, *args, **kwargs)
 

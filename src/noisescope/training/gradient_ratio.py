@@ -5,10 +5,12 @@ same random state. Gradients of the training, its random numbers and the draws o
 """
 
 import logging
+import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,7 @@ from ..injection import forwards_replaced
 from ..measure.metrics import compute_gradient_ratio
 from .target import TrainingNoise
 
-__all__ = ["GradientRatio"]
+__all__ = ["GradientRatio", "check_every"]
 
 log = logging.getLogger("noisescope.training")
 
@@ -26,9 +28,7 @@ class GradientRatio:
     """Measures the ratio in every so many steps."""
 
     def __init__(self, model: nn.Module, noises: tuple[TrainingNoise, ...], *, every: int, rank: int) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 0:
-            raise InputError(f"gradient_ratio_every: got {quoted(every)}, expected a number of steps, or 0 for never")
-        self._model, self._every = model, every
+        self._model, self._every = model, check_every(every)
         # noise of its own: what it books and counts is not the training's
         self._applying = [noise.on(model, rank=rank) for noise in noises] if every else []
         self._last = -1
@@ -76,7 +76,7 @@ class GradientRatio:
     def _gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
         """Parameter -> gradient of the loss; the training's own are not touched."""
         trained = {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
-        with torch.random.fork_rng(), torch.enable_grad():
+        with _as_before(self._model), torch.enable_grad():
             loss = getattr(self._model(*args, **kwargs), "loss", None)
             if loss is None:
                 raise _Unmeasured("the model's output has no loss; it has one where labels are given to it")
@@ -87,6 +87,29 @@ class GradientRatio:
                     raise
                 raise _Unmeasured("reentrant checkpointing cannot; use use_reentrant=False") from None
         return {name: grad for name, grad in zip(trained, found, strict=True) if grad is not None}
+
+
+def check_every(every: int) -> int:
+    """A number of steps, or 0 for never."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 0:
+        raise InputError(f"gradient_ratio_every: got {quoted(every)}, expected a number of steps, or 0 for never")
+    return every
+
+
+@contextmanager
+def _as_before(model: nn.Module) -> Iterator[None]:
+    """Random numbers and buffers are afterwards what they were: a norm of batches keeps its running means in them."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    state, drawn = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(drawn)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 class _Unmeasured(Exception):

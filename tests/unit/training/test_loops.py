@@ -1,7 +1,10 @@
 """Noise in a loop of one's own: what is noisy, what is not, what it is logged by, and what is refused."""
 
 import logging
+import random
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -200,6 +203,34 @@ def test_the_gradient_ratio_is_that_of_the_training(model):
     assert "gradient_ratio" not in measured.logs()
 
 
+class Counting(torch.nn.Module):
+    """Keeps a running number, and draws from Python and NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, hidden):
+        self.calls += 1
+        return hidden * (1 + 0.1 * random.random() + 0.1 * float(np.random.rand()))
+
+
+def test_measuring_it_leaves_buffers_and_other_random_numbers_alone(model):
+    model.model.embed_tokens = torch.nn.Sequential(model.model.embed_tokens, counting := Counting())
+    losses = []
+    for every in (0, 1):
+        random.seed(0)
+        np.random.seed(0)
+        counting.calls.zero_()
+        training = ns.NoisyTraining(model, ns.OperatorNoise(0.1, operators="linear"), gradient_ratio_every=every)
+        for step in range(2):
+            with training.step(step):
+                losses.append(float(loss_of(model)))
+        assert counting.calls == 2
+    assert losses[:2] == losses[2:]
+    assert "gradient_ratio" in training.logs()
+
+
 def test_without_a_loss_it_says_so_once(model, caplog):
     training = ns.NoisyTraining(model, 0.1, gradient_ratio_every=1)
     with caplog.at_level(logging.WARNING):
@@ -217,6 +248,25 @@ def test_without_a_loss_it_says_so_once(model, caplog):
 def take_a_step(training, model):
     with training.step(0):
         loss_of(model).backward()
+
+
+class Table:
+    """A schedule of one's own that knows its steps and no others."""
+
+    def __init__(self, *scales):
+        self.scales = scales
+
+    def at(self, step, total):
+        return self.scales[step]
+
+
+@pytest.mark.parametrize("kind", [partial(ns.OperatorNoise, 0.5), ns.NormWeightNoise])
+def test_a_schedule_of_ones_own_is_asked_for_the_steps_of_the_training_alone(model, kind):
+    training = ns.NoisyTraining(model, kind(schedule=Table(0.1, 0.2)), total=2)
+    for step in range(2):
+        with training.step(step):
+            loss_of(model)
+    assert [line.scale for line in training.history] == [0.1, 0.2]
 
 
 class Below:
@@ -260,6 +310,35 @@ REFUSED = {
         InputError,
         lambda model: take_a_step(ns.NoisyTraining(model, ns.NormWeightNoise(Below()), total=3), model),
         "norm_noise: its schedule: got -1.0, expected a finite number >= 0",
+    ),
+    "too large a probability in a schedule of one's own": (
+        InputError,
+        lambda model: take_a_step(
+            ns.NoisyTraining(model, ns.OperatorNoise(ns.BitFlip(0.1), schedule=Table(2.0)), total=1), model
+        ),
+        "bit_flip: got scale 2.0, expected a probability between 0 and 1",
+    ),
+    "a schedule's class": (
+        InputError,
+        lambda model: ns.OperatorNoise(0.1, schedule=ns.CosineSchedule),
+        "schedule: got <class 'noisescope.training.schedules.CosineSchedule'>, expected a number >= 0",
+    ),
+    "a schedule's class for norms": (
+        InputError,
+        lambda model: ns.NormWeightNoise(ns.CosineSchedule),
+        "schedule: got <class 'noisescope.training.schedules.CosineSchedule'>, expected a number >= 0",
+    ),
+    "no factors for norms": (
+        InputError,
+        lambda model: ns.NormWeightNoise(0.1, adaptive=5),
+        "adaptive: got int, expected an AdaptiveNoise",
+    ),
+    "factors of nothing": (
+        DoseVanished,
+        lambda model: take_a_step(
+            ns.NoisyTraining(model, ns.NormWeightNoise(0.1, adaptive=ns.AdaptiveNoise({0: 0.0}))), model
+        ),
+        "norm weights: every factor in adaptive is 0",
     ),
     "no such layer": (
         NothingMatched,

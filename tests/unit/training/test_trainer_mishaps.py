@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 import noisescope as ns
 from noisescope.errors import InputError
@@ -20,6 +20,48 @@ few = partial(ns.OperatorNoise, 0.05, **FEW)
 def both(**settings: Any) -> ns.NoiseCallback:
     """Noise of both kinds."""
     return ns.NoiseCallback(few(), ns.NormWeightNoise(0.05), **settings)
+
+
+class Unusual(Trainer):
+    """Makes its steps by itself."""
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> None:
+        events, settings, state = self.callback_handler, self.args, self.state
+        state.max_steps = 1
+        events.on_train_begin(settings, state, self.control)
+        events.on_step_begin(settings, state, self.control)
+        state.global_step = 1
+        events.on_step_end(settings, state, self.control)
+
+
+def test_a_trainer_whose_steps_have_no_noise_is_refused(tmp_path: Path) -> None:
+    run = trainer(tmp_path, both(), kind=Unusual)
+    with pytest.raises(InputError, match=r"^NoiseCallback: Unusual has made a step without its training_step, where"):
+        run.train()
+
+
+class Adding(TrainerCallback):
+    """Adds a callback behind the first step."""
+
+    def __init__(self, late: ns.NoiseCallback) -> None:
+        self.late, self.run = late, None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 1:
+            self.run.add_callback(self.late)
+
+
+def test_a_callback_that_is_added_to_a_training_begins_there(tmp_path: Path) -> None:
+    adding = Adding(late := both())
+    adding.run = run = trainer(tmp_path, adding)
+    run.train()
+    for kind in ("noise", "norm_noise"):
+        assert [line.first for line in late.history if line.kind == kind] == [1, 2]
+    assert "training_step" not in vars(run)
+    second = Adding(both())
+    second.run = trainer(tmp_path, both(), second)
+    with pytest.raises(InputError, match="NoiseCallback: is in this Trainer twice"):
+        second.run.train()
 
 
 class Raising(TrainerCallback):
