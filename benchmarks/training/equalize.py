@@ -4,13 +4,14 @@
 
 For each model a report of 50 rows, as `diagnose` makes it, factors of `AdaptiveNoise.equalize`, and the KL of each
 block by itself with its share of the noise: with one scale for all blocks, with these factors, and with factors that
-were measured on the same rows (`equalize_contributions`). `spread` is the largest contribution over the smallest,
-`of_mean` their range; each contribution is known to its own interval, of which `half_width` is the widest.
+were measured on these rows (`equalize_contributions`), or on as many others. `spread` is the largest contribution over
+the smallest, `of_mean` their range; each contribution is known to its own interval, of which `half_width` is the widest.
 """
 
 import argparse
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,9 @@ def part(name: str) -> Row:
     model, tokenizer = opened(name)
     report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50)
     rows, trials = (50, 2) if name == "default" else (100, 4)
-    data = ns.open_data(None, tokenizer, n_samples=rows, seed=5)
+    data, others = (ns.open_data(None, tokenizer, n_samples=rows, seed=seed) for seed in (5, 6))
     found: Row = {}
-    for operators in (None, ["linear"]) if name != "default" else (None,):
+    for operators in (None, ["linear"]):
         factors = ns.AdaptiveNoise.equalize(report, operators=operators)
         for scale in SCALES[name]:
             foretold = ns.OperatorNoise(scale, operators=operators, adaptive=factors, seed=11)
@@ -62,9 +63,9 @@ def part(name: str) -> Row:
                 "foretold": measured(model, data, foretold, trials),
             }
             if name != "default":
-                corrected = ns.equalize_contributions(model, data, plain, trials=trials)
-                other = ns.OperatorNoise(scale, operators=operators, adaptive=corrected.adaptive, seed=12)
-                row["measured"] = measured(model, data, other, trials)
+                for way, text in (("measured", data), ("measured on others", others)):
+                    equal = ns.equalize_contributions(model, text, plain, trials=trials)
+                    row[way] = measured(model, data, replace(equal, seed=12), trials)
             found[f"{'linear' if operators else 'all operators'}, {scale:g}"] = row
             print(
                 name, operators, scale, {way: round(figures["spread"], 3) for way, figures in row.items()}, flush=True
