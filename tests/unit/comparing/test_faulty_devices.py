@@ -66,7 +66,8 @@ def test_faults_at_every_operator(name: str, layer: object) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_faults_in_bfloat16(name: str) -> None:
-    assert_found([play(name, "bfloat16", fault) for fault in share(name, 13)])
+    """One in every layer of one of the fixtures."""
+    assert_found([play(name, "bfloat16", fault) for fault in share(name, 13)[NAMES.index(name) :: 2]])
 
 
 @pytest.mark.slow

@@ -245,7 +245,7 @@ def test_the_last_operator_of_a_layer_must_be_there_to_pass() -> None:
 # --- gradients --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_gradients_of_other_attention_are_no_divergence(name: str) -> None:
     model, reference = with_gradients(name)
     other = copy.deepcopy(model)
