@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,34 @@ from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).parent))
 logging.set_verbosity_error()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported stays, and need not be looked through whenever garbage is collected."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_built_in_text_is_encoded_once() -> Iterator[None]:
+    """By each tokenizer: half a million characters take longer than many a diagnosis of a fixture."""
+    from noisescope.measure.texts import Encoder, built_in_text
+
+    real, known = Encoder.encode_long, {}
+
+    def encode_long(self: Encoder, text: str) -> list[int]:
+        tokenizer: Any = self.tokenizer
+        rules = getattr(tokenizer, "backend_tokenizer", None)
+        if rules is None or "encode" in vars(tokenizer) or text != built_in_text():
+            return real(self, text)
+        key = type(tokenizer).encode, rules.to_str(), text
+        if key not in known:
+            known[key] = tuple(real(self, text))
+        return [*known[key]]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoder, "encode_long", encode_long)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -73,13 +73,17 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     return Opened(found, tmp_path_factory.mktemp("page"))
 
 
-@pytest.fixture(params=[1280, 390])
+@pytest.fixture(params=[1280, pytest.param(390, marks=pytest.mark.slow)])
 def page(browser: Browser, opened: Opened, request: pytest.FixtureRequest) -> Iterator[Browser]:
     """That of a faulty device, on a desktop and on a phone; it must not complain nor ask for anything."""
     browser.open(opened.file("faulty"), width=request.param)
     yield browser
     assert browser.complaints() == []
     assert browser.requests() == []
+
+
+on_both = pytest.mark.parametrize("page", [1280, 390], indirect=True)
+"""where the width matters; the other tests are on a desktop by default"""
 
 
 def point(page: Browser, at: int) -> None:
@@ -120,6 +124,7 @@ def test_sources_are_marked(page: Browser, opened: Opened) -> None:
     assert names[-2:] == ["L3", "L5"]
 
 
+@on_both
 def test_pointing_reads_a_site_wherever_in_its_column(page: Browser, opened: Opened) -> None:
     point(page, first_source(opened))
     shown = page.until("return document.getElementById('growth-readout').innerText.match(/^L3 .*down_proj.*/)?.[0]")
@@ -182,6 +187,7 @@ def test_the_theme_changes_the_colours_of_the_plot(page: Browser) -> None:
     assert heights(page, "alarm") == before, "drawn again in what the colour is now"
 
 
+@on_both
 def test_only_tables_scroll_sideways(page: Browser) -> None:
     page.run("document.querySelectorAll('details').forEach(part => { part.open = true; })")
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")

@@ -57,13 +57,17 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     return Opened(found, tmp_path_factory.mktemp("page"))
 
 
-@pytest.fixture(params=[1280, 390])
+@pytest.fixture(params=[1280, pytest.param(390, marks=pytest.mark.slow)])
 def page(browser: Browser, opened: Opened, request: pytest.FixtureRequest) -> Iterator[Browser]:
     """That of a faulty device, on a desktop and on a phone; it must not complain nor ask for anything."""
     browser.open(opened.file("faulty"), width=request.param)
     yield browser
     assert browser.complaints() == []
     assert browser.requests() == []
+
+
+on_both = pytest.mark.parametrize("page", [1280, 390], indirect=True)
+"""where the width matters; the other tests are on a desktop by default"""
 
 
 def point(page: Browser, column: int, row: int) -> None:
@@ -84,6 +88,7 @@ def test_the_evidence_is_drawn_and_the_suspect_outlined(page: Browser, opened: O
     assert shapes == [[2.5, -0.5], [2.5, -0.5]], "a rim and an outline, around layer 2"
 
 
+@on_both
 def test_pointing_reads_a_cell(page: Browser) -> None:
     point(page, 3, 0)
     shown = page.until("return document.getElementById('evidence-readout').innerText.match(/^L2.*/)?.[0]")
@@ -112,6 +117,7 @@ def test_the_theme_changes_the_colours_of_the_plot(page: Browser) -> None:
     assert page.run(DRAWN)[0]["colorscale"] != before
 
 
+@on_both
 def test_only_tables_scroll_sideways(page: Browser) -> None:
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
 

@@ -239,8 +239,15 @@ def test_the_same_for_single_operators(tiny, operators, reentrant):
     check_checkpointing(tiny, by_block, reentrant=reentrant, operators=operators, phases="both")
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)], ids=str)
-@pytest.mark.parametrize(("way", "reentrant"), list(WAYS.values())[:4], ids=list(WAYS)[:4])
+ORDERS = [
+    pytest.param(*way, order, id=f"{name}-{order}", marks=[pytest.mark.slow] if at % 2 != own else [])
+    for at, (name, way) in enumerate(list(WAYS.items())[:4])
+    for own, order in enumerate([(0, 1, 2), (1, 2, 0)])
+]
+"""every way in every order; by default in one of them"""
+
+
+@pytest.mark.parametrize(("way", "reentrant", "order"), ORDERS)
 def test_several_forwards_before_their_backwards(tiny, way, reentrant, order):
     def losses() -> None:
         pending = [loss_of(tiny, seed) for seed in (5, 5, 7)]  # the same batch twice, and another

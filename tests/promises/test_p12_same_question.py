@@ -269,6 +269,19 @@ def traced(home: Path, name: str, *more: Any, model: Path = FIXTURES / "llama") 
     return file
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A trace of the fixture, without a floor."""
+    return traced(tmp_path_factory.mktemp("plain"), "one")
+
+
+@pytest.fixture(scope="module")
+def with_floor(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = str(tmp_path_factory.mktemp("floor") / "one.trace")
+    assert main(["trace", str(FIXTURES / "llama"), "-o", file, "--n-samples", "2", "--max-length", "12"]) == 0
+    return file
+
+
 @pytest.mark.parametrize(
     ("field", "other"),
     [
@@ -280,10 +293,9 @@ def traced(home: Path, name: str, *more: Any, model: Path = FIXTURES / "llama") 
     ],
 )
 def test_traces_of_another_question_are_refused(
-    field: str, other: Callable[[Path], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    field: str, other: Callable[[Path], str], plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ("--data", whole_text(tmp_path)) if field == "seed" else ()
-    one = traced(tmp_path, "one", *data)
+    one = traced(tmp_path, "one", "--data", whole_text(tmp_path)) if field == "seed" else plain
     two = other(tmp_path)
     capsys.readouterr()
     assert main(["compare", one, two, "--output", str(tmp_path / "out")]) == 2
@@ -312,16 +324,16 @@ def whole_text(home: Path) -> Path:
 
 @pytest.mark.parametrize("flags", [("--dtype", "bfloat16"), ("--attn", "eager"), ("--emulate", "reduction_order")])
 def test_what_is_being_compared_is_not_refused(
-    flags: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: tuple[str, str], with_floor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = str(tmp_path / "one.trace")
-    assert main(["trace", str(FIXTURES / "llama"), "-o", one, "--n-samples", "2", "--max-length", "12"]) == 0
     two = traced(tmp_path, "two", *flags)
-    assert main(["compare", one, two, "--output", str(tmp_path / "out")]) == 0
+    assert main(["compare", with_floor, two, "--output", str(tmp_path / "out")]) == 0
     assert "same model, same tokens; differs: " in capsys.readouterr().out
 
 
-def test_the_mutant_that_compares_anything_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mutant_that_compares_anything_is_caught(
+    plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("noisescope.comparing.comparing.refuse", lambda *_given, **_more: None)
-    one, two = traced(tmp_path, "one"), traced(tmp_path, "two", model=a_weight_bit(tmp_path)["model"])
-    assert main(["compare", one, two, "--output", str(tmp_path / "out")]) != 2
+    two = traced(tmp_path, "two", model=a_weight_bit(tmp_path)["model"])
+    assert main(["compare", plain, two, "--output", str(tmp_path / "out")]) != 2

@@ -1,6 +1,6 @@
 """Emulated devices and faults at every layer and operator of both fixtures: first site, source and amplifiers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from trials import Trial, healthy, play
@@ -8,13 +8,8 @@ from trials import Trial, healthy, play
 from noisescope.devices import DEVICES
 from noisescope.faults import FAULTS
 
+NAMES = ["llama", "gpt2"]
 LAYERS = [*range(8), "embed", "final_norm", "head"]
-EVERYWHERE = [
-    pytest.param(name, layer, marks=[pytest.mark.slow] if at % 2 != own else [])
-    for own, name in enumerate(["llama", "gpt2"])
-    for at, layer in enumerate(LAYERS)
-]
-"""all layers of both; every other one of each by default, so that between them all are seen"""
 KINDS = [kind for kind in FAULTS if not FAULTS[kind].whole]
 DEVIANT = [name for name, row in DEVICES.items() if not row.honest]
 
@@ -42,24 +37,61 @@ def assert_found(trials: list[Trial]) -> None:
             assert not trial.wrong_roles, (trial.what, trial.wrong_roles)
 
 
-@pytest.mark.parametrize(("name", "layer"), EVERYWHERE)
-def test_faults_at_every_operator(name: str, layer: object) -> None:
-    trials = [play(name, "float32", fault) for fault in faults(name, layer)]
-    assert_found(trials)
+def share(name: str, every: int) -> list[str]:
+    """One in so many of the faults, at other operators in each layer, so that all layers and operators are met."""
+    found = [list(faults(name, layer)) for layer in LAYERS]
+    return [fault for at, one in enumerate(found) for fault in one[at % len(one) :: every]]
+
+
+def assert_most_are_seen(trials: list[Trial]) -> None:
     beyond = [trial for trial in trials if trial.found.diverges]
     assert len(beyond) >= 0.6 * sum(not trial.inert for trial in trials)
 
 
-@pytest.mark.parametrize(("name", "layer"), [("llama", 0), ("gpt2", 4), ("llama", 7), ("gpt2", "head")])
-def test_faults_in_bfloat16(name: str, layer: object) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_faults_at_some_operators_of_every_layer(name: str) -> None:
+    trials = [play(name, "float32", fault) for fault in share(name, 6)]
+    assert_found(trials)
+    assert_most_are_seen(trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_faults_at_every_operator(name: str, layer: object) -> None:
+    trials = [play(name, "float32", fault) for fault in faults(name, layer)]
+    assert_found(trials)
+    assert_most_are_seen(trials)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_faults_in_bfloat16(name: str) -> None:
+    """One in every layer of one of the fixtures."""
+    assert_found([play(name, "bfloat16", fault) for fault in share(name, 13)[NAMES.index(name) :: 2]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_faults_in_bfloat16_at_every_operator(name: str, layer: object) -> None:
     assert_found([play(name, "bfloat16", fault) for fault in faults(name, layer)])
 
 
+def at_one_layer(device: str, dtype: str, layers: Iterable[int]) -> list[Trial]:
+    return [play("llama", dtype, f"{device}@{layer}") for layer in layers]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("at", "device"), list(enumerate(DEVIANT)), ids=DEVIANT)
+def test_devices_of_less_precision_at_one_layer(at: int, device: str, dtype: str) -> None:
+    assert_found(at_one_layer(device, dtype, [(0, 3, 7)[(at + (dtype == "bfloat16")) % 3]]))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVIANT)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_devices_of_less_precision_at_one_layer(device: str, dtype: str) -> None:
-    trials = [play("llama", dtype, f"{device}@{layer}") for layer in (0, 3, 7)]
-    assert_found(trials)
+def test_devices_of_less_precision_at_other_layers(device: str, dtype: str) -> None:
+    assert_found(at_one_layer(device, dtype, (0, 3, 7)))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Honest devices: other dtypes, attention, threads, orders of summation. No divergence beyond the noise floor.
 
-With fixtures, families and settings below there are more than a hundred comparisons and no false alarm, so that the
-rate is below 3%; `benchmarks/compare` has more.
+With fixtures, families and settings below there are more than a hundred comparisons (`-m slow`; half of them by
+default) and no false alarm, so that the rate is below 3%; `benchmarks/compare` has more.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ import noisescope as ns
 from families import FAMILIES, build, tokens
 from noisescope.comparing import Comparison
 from noisescope.devices import DEVICES
+from noisescope.traces import Trace
 from trained import fixture
 
 NAMES = [*FAMILIES, "trained llama", "trained gpt2"]
@@ -40,10 +43,11 @@ def eager(model: nn.Module) -> nn.Module | None:
 
 def suspects(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield "bfloat16", copy.deepcopy(model).bfloat16()
+    if (other := eager(model)) is not None:
+        yield "eager float32", other
     yield "float16", copy.deepcopy(model).half()
-    for dtype in (torch.float32, torch.bfloat16):
-        if (other := eager(copy.deepcopy(model).to(dtype))) is not None:
-            yield f"eager {dtype}", other
+    if (other := eager(copy.deepcopy(model).bfloat16())) is not None:
+        yield "eager bfloat16", other
 
 
 def assert_healthy(found: Comparison, what: str) -> None:
@@ -53,30 +57,57 @@ def assert_healthy(found: Comparison, what: str) -> None:
     assert {row.role for row in found.layers} == {"clean"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_other_dtypes_attention_and_threads(name: str) -> None:
+def comparisons(name: str) -> Iterator[tuple[str, Callable[[], Comparison]]]:
+    """What is compared, and how."""
     model, inputs = model_of(name)
-    reference = ns.trace(model, inputs, checkpoint="one")
+
+    def traced(other: nn.Module, *, floor: bool = False) -> Trace:
+        return ns.trace(other, inputs, checkpoint="one", floor=floor)
+
+    reference = traced(model, floor=True)
     for what, other in suspects(model):
-        assert_healthy(ns.compare(reference, ns.trace(other, inputs, checkpoint="one", floor=False)), f"{name} {what}")
+        yield what, lambda other=other: ns.compare(reference, traced(other))
+    yield "threads", lambda: ns.compare(reference, with_other_threads(lambda: traced(model)))
+    yield (
+        "the other way round",
+        lambda: ns.compare(traced(copy.deepcopy(model).bfloat16(), floor=True), reference),
+    )
+
+
+def with_other_threads(run: Callable[[], Trace]) -> Trace:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2 if threads == 1 else 1)
-        assert_healthy(ns.compare(reference, ns.trace(model, inputs, checkpoint="one", floor=False)), f"{name} threads")
+        return run()
     finally:
         torch.set_num_threads(threads)
-    narrow = copy.deepcopy(model).bfloat16()
-    turned = ns.trace(narrow, inputs, checkpoint="one")
-    assert_healthy(ns.compare(turned, reference), f"{name} the other way round")
+
+
+@pytest.mark.parametrize(("at", "name"), list(enumerate(NAMES)), ids=NAMES)
+def test_some_other_dtypes_attention_and_threads(at: int, name: str) -> None:
+    """Two comparisons of each, others of the next."""
+    for what, compared in islice(comparisons(name), at % 3 * 2, at % 3 * 2 + 2):
+        assert_healthy(compared(), f"{name} {what}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_other_dtypes_attention_and_threads(name: str) -> None:
+    for what, compared in comparisons(name):
+        assert_healthy(compared(), f"{name} {what}")
+
+
+@cache
+def reference_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, Trace]:
+    model = fixture(name)[0].to(dtype)
+    ids = torch.randint(3, 500, (2, 24), generator=torch.Generator().manual_seed(2))
+    return model, ns.trace(model, ids, inputs=True)
 
 
 @pytest.mark.parametrize("device", HONEST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_honest_emulated_devices(device: str, dtype: torch.dtype) -> None:
     for name in ("llama", "gpt2"):
-        model, _ = fixture(name)
-        model = model.to(dtype)
-        ids = torch.randint(3, 500, (2, 24), generator=torch.Generator().manual_seed(2))
-        reference = ns.trace(model, ids, inputs=True)
+        model, reference = reference_of(name, dtype)
         suspect = ns.trace(model, inputs_from=reference, floor=False, emulate=device)
         assert_healthy(ns.compare(reference, suspect), f"{name} {device} {dtype}")

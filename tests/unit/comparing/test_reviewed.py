@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from trials import IDS, healthy
 import noisescope as ns
 from families import build, tokens
 from noisescope.errors import InputError, ModelError, NothingMatched
+from noisescope.traces import Trace
 from trained import fixture
 
 
@@ -23,9 +25,21 @@ def hooked(module: torch.nn.Module, change: Any, run: Any) -> Any:
         handle.remove()
 
 
-def test_an_error_of_prefill_alone_is_seen_by_gate_and_layers() -> None:
+@cache
+def decoded() -> tuple[torch.nn.Module, Trace]:
+    """A fixture, and its trace with tokens computed from a cache."""
     model, _ = fixture("llama")
-    reference = ns.trace(model, IDS, decode=4)
+    return model, ns.trace(model, IDS, decode=4)
+
+
+@cache
+def with_gradients(name: str) -> tuple[torch.nn.Module, Trace]:
+    model, _ = fixture(name)
+    return model, ns.trace(model, IDS, backward=True)
+
+
+def test_an_error_of_prefill_alone_is_seen_by_gate_and_layers() -> None:
+    model, reference = decoded()
 
     def larger_in_prefill(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
         return out * 1.5 if out.shape[1] > 1 else out
@@ -78,9 +92,16 @@ def test_the_gate_of_all_layers_needs_all_layers(tmp_path: Path) -> None:
         ns.validate_migration(reference, less)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral", "gemma3", "gpt2", "opt"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_no_divergence(family: str, side: str) -> None:
+PADDED = [
+    pytest.param(side, family, marks=[pytest.mark.slow] if at % 2 != own else [])
+    for own, side in enumerate(["left", "right"])
+    for at, family in enumerate(["llama", "mixtral", "qwen3", "gemma3", "gpt2", "opt"])
+]
+"""all families on both sides; by default on one of them"""
+
+
+@pytest.mark.parametrize(("side", "family"), PADDED)
+def test_padding_is_no_divergence(side: str, family: str) -> None:
     model, ids = build(family, attn="sdpa"), tokens(family, rows=3, length=16)["input_ids"]
     mask = torch.ones_like(ids)
     mask[1, :6] = 0
@@ -224,12 +245,12 @@ def test_the_last_operator_of_a_layer_must_be_there_to_pass() -> None:
 # --- gradients --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_gradients_of_other_attention_are_no_divergence(name: str) -> None:
-    model, _ = fixture(name)
+    model, reference = with_gradients(name)
     other = copy.deepcopy(model)
     other.set_attn_implementation("eager")
-    traces = [ns.trace(one, IDS, backward=True) for one in (model, other)]
+    traces = [reference, ns.trace(other, IDS, backward=True)]
     for reference, suspect in (traces, traces[::-1]):
         found = ns.compare(reference, suspect)
         assert found.outcome == "within the noise floor"
@@ -238,8 +259,7 @@ def test_gradients_of_other_attention_are_no_divergence(name: str) -> None:
 
 def test_an_error_of_gradients_is_blamed_and_gated() -> None:
     """Where gradients go: from the head down to the layer, and on to all before it."""
-    model, _ = fixture("llama")
-    reference = ns.trace(model, IDS, backward=True)
+    model, reference = with_gradients("llama")
 
     def larger(_module: Any, given: Any, _out: Any) -> Any:
         return tuple(grad * 1.5 if grad is not None else None for grad in given)
@@ -307,8 +327,7 @@ def test_blocks_in_bfloat16_behind_a_wide_embedding() -> None:
 
 
 def test_a_divergence_of_decode_has_the_figures_of_decode(tmp_path: Path) -> None:
-    model, _ = fixture("llama")
-    reference = ns.trace(model, IDS, decode=4)
+    model, reference = decoded()
 
     def larger_in_decode(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
         return out * 1.3 if out.shape[1] == 1 else out

@@ -29,8 +29,15 @@ def output(model: nn.Module, family: str = "llama") -> Tensor:
 # --- every row on every family ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
+RUNS = [
+    pytest.param(family, dtype, marks=[pytest.mark.slow] if at % len(DTYPES) != own else [])
+    for at, family in enumerate(FAMILIES)
+    for own, dtype in enumerate(DTYPES)
+]
+"""every family in every dtype; by default in one of them"""
+
+
+@pytest.mark.parametrize(("family", "dtype"), RUNS)
 def test_every_device_runs_every_family_and_leaves_no_trace(family: str, dtype: torch.dtype) -> None:
     model = lively(family, dtype)
     weights = {name: bits(value).clone() for name, value in model.state_dict().items()}
@@ -48,15 +55,22 @@ def test_every_device_runs_every_family_and_leaves_no_trace(family: str, dtype: 
     assert not _get_current_function_mode_stack()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", DEVICES)
-def test_honest_devices_are_healthy(name: str, dtype: torch.dtype) -> None:
+HEALTHY = [
+    pytest.param(family, name, dtype, marks=[pytest.mark.slow] if (at + width) % 2 != own else [])
+    for own, family in enumerate(["llama", "gpt2"])
+    for at, name in enumerate(DEVICES)
+    for width, dtype in enumerate(DTYPES)
+]
+"""every device in every dtype; by default on one of the families"""
+
+
+@pytest.mark.parametrize(("family", "name", "dtype"), HEALTHY)
+def test_honest_devices_are_healthy(family: str, name: str, dtype: torch.dtype) -> None:
     """What a row says of itself, asked of the locator; the others differ more than rounding does."""
-    for family in ("llama", "gpt2"):
-        model = lively(family, dtype)
-        with emulate(model, name):
-            verdict = locate(model, tokens(family))
-        assert not DEVICES[name].honest or verdict.healthy, str(verdict)
+    model = lively(family, dtype)
+    with emulate(model, name):
+        verdict = locate(model, tokens(family))
+    assert not DEVICES[name].honest or verdict.healthy, str(verdict)
 
 
 # --- counts -----------------------------------------------------------------------------------------------------

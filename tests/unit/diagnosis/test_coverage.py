@@ -4,6 +4,8 @@ All windows of the text are measured once, then samples of 50 are drawn from the
 interval either holds the figure of the whole text or does not.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,16 @@ from trained import NAMES, fixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WINDOW, SAMPLE = 32, 50
+
+
+def counts(by_default: str) -> list[Any]:
+    """Few windows of one fixture; with `-m slow` those of the other, and all of both."""
+    some = [(name, 300, 60) for name in NAMES]
+    every = [(name, 10_000, 300) for name in NAMES]
+    return [
+        pytest.param(*row, marks=[] if row == (by_default, 300, 60) else [pytest.mark.slow], id=f"{row[0]}-{row[1]}")
+        for row in (*some, *every)
+    ]
 
 
 def text(name: str, windows: int) -> tuple[object, EvaluationSet]:
@@ -42,10 +54,7 @@ def within(found: list[float], repetitions: int) -> None:
     assert 0.92 <= np.mean(found) <= 0.98
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    ("windows", "repetitions"), [(300, 60), pytest.param(10_000, 300, marks=pytest.mark.slow)], ids=["some", "all"]
-)
+@pytest.mark.parametrize(("name", "windows", "repetitions"), counts("llama"))
 def test_of_kl_and_degradation(name: str, windows: int, repetitions: int) -> None:
     model, data = text(name, windows)
     bench = Bench(model, data, resume=False)
@@ -58,10 +67,7 @@ def test_of_kl_and_degradation(name: str, windows: int, repetitions: int) -> Non
     within(loss, repetitions)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    ("windows", "repetitions"), [(300, 60), pytest.param(10_000, 300, marks=pytest.mark.slow)], ids=["some", "all"]
-)
+@pytest.mark.parametrize(("name", "windows", "repetitions"), counts("gpt2"))
 def test_of_the_map(name: str, windows: int, repetitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums per sequence are taken where the map makes its estimates of them."""
     model, data = text(name, windows)

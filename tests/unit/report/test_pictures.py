@@ -63,15 +63,21 @@ def test_every_kind_of_report_is_drawn_without_a_warning(whole: dict[str, Any], 
     assert 1 <= pages_of(pages) <= 12
 
 
-@pytest.mark.parametrize(
-    "text", ["$x^2$", "$\\frac{", "\u4e2d\u6587 \U0001f600", "\u202egnp", "a\nb\x00", "\udce9", "_x", "%s{}"]
-)
-def test_hostile_names_are_drawn_as_they_are(sections: dict[str, Any], text: str) -> None:
+HOSTILE = ["$x^2$", "$\\frac{", "\u4e2d\u6587 \U0001f600", "\u202egnp", "a\nb\x00", "\udce9", "_x", "%s{}"]
+DRAWN = [
+    pytest.param(name, text, marks=[pytest.mark.slow] if at % 2 != own else [])
+    for own, name in enumerate(RENDERERS)
+    for at, text in enumerate(HOSTILE)
+]
+"""every text in both; by default in a picture or on pages"""
+
+
+@pytest.mark.parametrize(("name", "text"), DRAWN)
+def test_hostile_names_are_drawn_as_they_are(sections: dict[str, Any], name: str, text: str) -> None:
     sections = poisoned(sections, text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert render_png(sections)
-        assert render_pdf(sections)
+        assert RENDERERS[name](sections)
 
 
 def test_what_the_font_lacks_is_a_mark() -> None:

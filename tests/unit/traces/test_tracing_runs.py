@@ -60,15 +60,23 @@ def test_statistics_are_those_of_the_whole_values(reference: Trace) -> None:
         assert reference.sample[number][:50].tolist() == sampled
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_nothing_is_changed_by_tracing(family: str) -> None:
-    model, inputs = build(family), tokens(family)
+TRACED = [
+    pytest.param(family, inputs, marks=[pytest.mark.slow] if inputs != at % 2 else [])
+    for at, family in enumerate(FAMILIES)
+    for inputs in (False, True)
+]
+"""every family with and without its hidden states; by default one or the other"""
+
+
+@pytest.mark.parametrize(("family", "inputs"), TRACED)
+def test_nothing_is_changed_by_tracing(family: str, inputs: bool) -> None:
+    model, given = build(family), tokens(family)
     with torch.no_grad():
-        before = model(**inputs)[0]
+        before = model(**given)[0]
     weights, state = fingerprint_model(model), torch.get_rng_state()
-    found = trace(model, inputs, inputs=True)
+    found = trace(model, given, inputs=inputs)
     with torch.no_grad():
-        assert torch.equal(model(**inputs)[0], before)
+        assert torch.equal(model(**given)[0], before)
     assert fingerprint_model(model) == weights
     assert torch.equal(torch.get_rng_state(), state)
     assert found.head.floor is not None

@@ -95,8 +95,10 @@ def test_what_is_kept_has_16_bits_and_counts() -> None:
     assert {low[path] for path in kept} == {16.0}
 
 
-def test_steps_make_a_plan_better_on_text_that_they_have_not_seen() -> None:
+def test_steps_make_a_plan_better_on_text_that_they_have_not_seen(tmp_path) -> None:
+    """The map is the same for both, and made once."""
     asked = {"avg_bits": 4.5, "tokenizer": trained.tokenizer("gpt2"), **OPTIONS, "n_samples": 256, "n_verified": 96}
+    asked["map_file"] = tmp_path / "map.json"
     found = ns.plan_precision(trained.fixture("gpt2")[0], **asked)
     alone = ns.plan_precision(trained.fixture("gpt2")[0], **asked, refined=False)
     assert row(found, "by the map alone")["kl"] == row(alone, "plan")["kl"]
