@@ -4,8 +4,9 @@
 
 For each model a report of 50 rows, as `diagnose` makes it, factors of `AdaptiveNoise.equalize`, and the KL of each
 block by itself with its share of the noise: with one scale for all blocks, with these factors, and with factors that
-were measured on these rows (`equalize_contributions`), or on as many others. `spread` is the largest contribution over
-the smallest, `of_mean` their range; each contribution is known to its own interval, of which `half_width` is the widest.
+were measured on these rows (`equalize_contributions`), or on as many others. `spread` is the largest contribution
+over the smallest, `of_mean` their range; each contribution is known to its own interval, of which `half_width` is the
+widest.
 """
 
 import argparse
