@@ -14,12 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 logging.set_verbosity_error()
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was imported stays, and need not be looked through whenever garbage is collected."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _the_built_in_text_is_encoded_once() -> Iterator[None]:
     """By each tokenizer: half a million characters take longer than many a diagnosis of a fixture."""

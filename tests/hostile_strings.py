@@ -4,6 +4,8 @@ import re
 from copy import deepcopy
 from typing import Any
 
+import pytest
+
 from odd_reports import failed_row, module_row
 
 CANARY = "window.canary=1"
@@ -134,3 +136,11 @@ def _poison_map(found: dict[str, Any], text: str) -> None:
     found["cells"][-1]["layer"] = text
     found["channels"][f"model.layers.2.{text}.{text}.0.forward"] = next(iter(found["channels"].values()))
     found["corrections"] = {text: 1.5}
+
+
+def one_in(every: int) -> list[Any]:
+    """All of them as parameters; by default one in so many."""
+    return [
+        pytest.param(text, marks=[] if at % every == 0 else [pytest.mark.slow], id=str(at))
+        for at, text in enumerate(HOSTILE)
+    ]

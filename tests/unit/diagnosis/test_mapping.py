@@ -2,6 +2,8 @@
 
 import math
 import weakref
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,7 +126,13 @@ def measured(bench: Bench, cell: tuple[object, str], scale: float, trials: int) 
     return bench.run(point).comparison.kl.value
 
 
-@pytest.mark.parametrize("family", [family for family in DECODERS if family != "mixtral"])
+def every_other(families: Iterable[str], first: int) -> list[Any]:
+    """All of them; by default these, so that two tests meet all families between them."""
+    slow = {at: [pytest.mark.slow] for at in (0, 1) if at != first}
+    return [pytest.param(family, marks=slow.get(at % 2, [])) for at, family in enumerate(families)]
+
+
+@pytest.mark.parametrize("family", every_other([family for family in DECODERS if family != "mixtral"], 0))
 def test_every_family_as_injection_has_it(family: str) -> None:
     """Random weights: predicted over measured at scale 0.01, every third cell and all outside the blocks."""
     model, evaluation = build(family), data(family)
@@ -209,7 +217,7 @@ def test_a_padded_row_counts_as_the_same_row_alone() -> None:
         assert math.log(both.relative[cell].value / expected) == pytest.approx(0, abs=0.25), cell
 
 
-@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("family", every_other(sorted(DECODERS, key="mixtral".__ne__), 0))
 def test_block_by_block_it_is_the_same_map(family: str) -> None:
     model, evaluation = build(family), data(family, batches=2)
     at_once, by_block = (map_sensitivity(model, evaluation, by_block=way) for way in (False, True))

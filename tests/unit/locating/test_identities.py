@@ -44,8 +44,13 @@ def seen(operator: str, kind: str) -> dict[str, list[bool]]:
     return found
 
 
+def slow(operator: str, kind: str) -> list[pytest.MarkDecorator]:
+    """Every operator with half of the kinds by default, the next one with the others."""
+    return [pytest.mark.slow] if (list(PLACES).index(operator) + list(KINDS).index(kind)) % 2 else []
+
+
 ROWS = [
-    (row.name, operator, kind, kind in row.blind_to)
+    pytest.param(row.name, operator, kind, kind in row.blind_to, marks=slow(operator, kind))
     for row in IDENTITIES
     for operator in row.operators
     if operator in PLACES

@@ -45,7 +45,7 @@ def moved(here: Bench, path: str, form: str, by: float) -> float:
     return here.compare(emulation).kl.value
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_a_slope_is_how_fast_the_kl_changes(name: str) -> None:
     here = bench(name)
     found = slopes_at(here, FORMATS, choice(here))

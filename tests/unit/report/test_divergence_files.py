@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hostile_strings import HOSTILE, harmless
+from hostile_strings import harmless, one_in
 from noisescope.comparing import compare
 from noisescope.errors import InputError
 from noisescope.report import html
@@ -177,7 +177,7 @@ def test_our_scripts_write_text_only() -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|fetch\(", text)
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: str(HOSTILE.index(text)))
+@pytest.mark.parametrize("text", one_in(3))
 def test_a_strangers_text_is_text(few: Sections, text: str) -> None:
     page, plain = (page_of(poisoned_comparison(few, name)) for name in (text, harmless(text)))
     assert page.outline == plain.outline
@@ -208,7 +208,7 @@ def test_every_section_is_in_the_markdown(comparison: Sections) -> None:
     assert worst.count("\n") == 21
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: str(HOSTILE.index(text)))
+@pytest.mark.parametrize("text", one_in(3))
 def test_a_strangers_text_is_text_in_markdown(few: Sections, text: str) -> None:
     """Outside code spans there is nothing that a forge would make a link, a mention or an element of."""
     found = render_comparison(poisoned_comparison(few, text), "md")
