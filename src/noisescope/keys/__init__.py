@@ -2,5 +2,6 @@
 
 from .fingerprints import fingerprint_config, fingerprint_model, fingerprint_tokenizer
 from .key import Key
+from .streams import streams_kept
 
-__all__ = ["Key", "fingerprint_config", "fingerprint_model", "fingerprint_tokenizer"]
+__all__ = ["Key", "fingerprint_config", "fingerprint_model", "fingerprint_tokenizer", "streams_kept"]

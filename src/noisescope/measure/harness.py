@@ -11,7 +11,6 @@ The harness does all of it: prompts, batches, scoring. Its tasks are code that y
 
 import copy
 import logging
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from ..errors import InputError, NoisescopeError, unknown_name
+from ..keys import streams_kept
 from ..models.boundary import one_line, quiet
 from .extras import extra
 
@@ -164,12 +163,9 @@ def _restored(model: nn.Module) -> Iterator[None]:
     The harness sets a model to evaluation for good, and tasks draw from whichever generator they like.
     """
     flags = [(module, module.training) for module in model.modules()]
-    python, arrays = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with streams_kept():
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(arrays)
         for module, training in flags:
             module.training = training

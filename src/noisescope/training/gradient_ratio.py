@@ -5,17 +5,16 @@ same random state. Gradients of the training, its random numbers and the draws o
 """
 
 import logging
-import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, quoted
 from ..injection import forwards_replaced
+from ..keys import streams_kept
 from ..measure.metrics import compute_gradient_ratio
 from .target import TrainingNoise
 
@@ -100,13 +99,10 @@ def check_every(every: int) -> int:
 def _as_before(model: nn.Module) -> Iterator[None]:
     """Random numbers and buffers are afterwards what they were: a norm of batches keeps its running means in them."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    state, drawn = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with streams_kept():
             yield
     finally:
-        random.setstate(state)
-        np.random.set_state(drawn)
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
