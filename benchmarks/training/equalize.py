@@ -1,18 +1,20 @@
 """Whether layers contribute equally once they are made to: measured, on other text than the report's; to equalize.json.
 
-    python benchmarks/training/equalize.py [llama gpt2 default]     a quarter of an hour on two cores
+    python benchmarks/training/equalize.py [--models llama gpt2 default] [--operators all linear] [--ways ...]
 
-For each model a report of 50 rows, as `diagnose` makes it, factors of `AdaptiveNoise.equalize`, and the KL of each
-block by itself with its share of the noise: with one scale for all blocks, with these factors, and with factors that
-were measured on these rows (`equalize_contributions`), or on as many others. `spread` is the largest contribution
-over the smallest, `of_mean` their range; each contribution is known to its own interval, of which `half_width` is the
-widest.
+Minutes on the fixtures; the default model takes two hours on two cores. For each model the KL of each block by itself
+with its share of the noise: with one scale for all blocks; with the factors that a report of 50 rows foretells
+(`AdaptiveNoise.equalize`); with factors that were measured (`equalize_contributions`), on the rows that they were
+measured on with other draws, and on as many other rows. `spread` is the largest contribution over the smallest,
+`of_mean` their range; each contribution is known to its own interval, of which `half_width` is the widest. Figures are
+saved as they are made, so that ways can be run apart.
 """
 
 import argparse
 import json
 import platform
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,28 @@ from noisescope.models import load
 
 HERE = Path(__file__).parent
 FIXTURES = HERE.parents[1] / "tests" / "fixtures"
+FILE = HERE / "equalize.json"
 Row = dict[str, Any]
 
 SCALES: dict[str, tuple[float, ...]] = {"llama": (0.02, 0.1), "gpt2": (0.02, 0.1), "default": (0.05,)}
+WAYS = ("one scale", "foretold", "measured")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Rows and draws, so many that chance is small beside what is looked for."""
+
+    rows: int
+    trials: int
+    tolerance: float
+
+    @property
+    def chance(self) -> dict[str, Any]:
+        return {"trials": self.trials, "tolerance": self.tolerance}
+
+
+EFFORT = {"llama": Effort(100, 4, 0.03), "gpt2": Effort(100, 4, 0.03), "default": Effort(200, 10, 0.08)}
+"""early layers of the default model need ten draws: their noise in a massive activation is one value a row"""
 
 
 def opened(name: str) -> tuple[torch.nn.Module, Any]:
@@ -36,58 +57,78 @@ def opened(name: str) -> tuple[torch.nn.Module, Any]:
     return AutoModelForCausalLM.from_pretrained(FIXTURES / name).eval(), AutoTokenizer.from_pretrained(FIXTURES / name)
 
 
-def measured(model: torch.nn.Module, data: Any, noise: ns.OperatorNoise, trials: int) -> Row:
-    found = ns.measure_contributions(model, data, noise, trials=trials)
-    values = [kl.value for kl in found.values()]
-    mean = sum(values) / len(values)
-    return {
-        "spread": max(values) / min(values),
-        "of_mean": [min(values) / mean, max(values) / mean],
-        "half_width": max((kl.high - kl.low) / 2 / kl.value for kl in found.values()),
-        "sum_nats": sum(values),
+class Subject:
+    """A model and the text that contributions are measured on."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.effort = name, EFFORT[name]
+        self.model, self.tokenizer = opened(name)
+        self.text, self.other_text = (
+            ns.open_data(None, self.tokenizer, n_samples=self.effort.rows, seed=seed) for seed in (5, 6)
+        )
+        self._report: ns.Report | None = None
+
+    @property
+    def report(self) -> ns.Report:
+        if self._report is None:
+            self._report = ns.diagnose(self.model, tokenizer=self.tokenizer, n_samples=50)
+        return self._report
+
+    def figures(self, way: str, plain: ns.OperatorNoise) -> Iterator[tuple[str, Row]]:
+        """What the blocks contribute, with noise that is shared out in this way."""
+        if way == "one scale":
+            yield way, self._contributions(plain, self.text)
+        elif way == "foretold":
+            factors = ns.AdaptiveNoise.equalize(self.report, operators=plain.operators)
+            yield way, self._contributions(replace(plain, layers=None, adaptive=factors), self.text)
+        else:
+            equal = ns.equalize_contributions(self.model, self.text, plain, **self.effort.chance)
+            yield way, self._contributions(replace(equal, seed=12), self.text)
+            yield "measured on others", self._contributions(replace(equal, seed=13), self.other_text)
+
+    def _contributions(self, noise: ns.OperatorNoise, text: Any) -> Row:
+        found = ns.measure_contributions(self.model, text, noise, **self.effort.chance)
+        values = [kl.value for kl in found.values()]
+        mean = sum(values) / len(values)
+        return {
+            "spread": max(values) / min(values),
+            "of_mean": [min(values) / mean, max(values) / mean],
+            "half_width": max((kl.high - kl.low) / 2 / kl.value for kl in found.values()),
+            "sum_nats": sum(values),
+            "layers": {layer: kl.as_json() for layer, kl in found.items()},
+        }
+
+
+def save(name: str, part: str, way: str, row: Row) -> None:
+    results = json.loads(FILE.read_text()) if FILE.exists() else {}
+    results.setdefault(name, {}).setdefault(part, {})[way] = row
+    results["machine"] = {
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
     }
-
-
-def part(name: str) -> Row:
-    model, tokenizer = opened(name)
-    report = ns.diagnose(model, tokenizer=tokenizer, n_samples=50)
-    rows, trials = (50, 2) if name == "default" else (100, 4)
-    data, others = (ns.open_data(None, tokenizer, n_samples=rows, seed=seed) for seed in (5, 6))
-    found: Row = {}
-    for operators in (None, ["linear"]):
-        factors = ns.AdaptiveNoise.equalize(report, operators=operators)
-        for scale in SCALES[name]:
-            foretold = ns.OperatorNoise(scale, operators=operators, adaptive=factors, seed=11)
-            plain = ns.OperatorNoise(scale, operators=operators, layers=list(factors.layers), seed=11)
-            row = {
-                "one scale": measured(model, data, plain, trials),
-                "foretold": measured(model, data, foretold, trials),
-            }
-            if name != "default":
-                for way, text in (("measured", data), ("measured on others", others)):
-                    equal = ns.equalize_contributions(model, text, plain, trials=trials)
-                    row[way] = measured(model, data, replace(equal, seed=12), trials)
-            found[f"{'linear' if operators else 'all operators'}, {scale:g}"] = row
-            print(
-                name, operators, scale, {way: round(figures["spread"], 3) for way, figures in row.items()}, flush=True
-            )
-    return found
+    FILE.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(SCALES))
-    file = HERE / "equalize.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
-    for name in parser.parse_args().models:
-        results[name] = part(name)
-        results["machine"] = {
-            "processor": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
-        file.write_text(json.dumps(results, indent=1) + "\n")
+    parser.add_argument("--models", nargs="+", default=list(SCALES), choices=SCALES)
+    parser.add_argument("--operators", nargs="+", default=["all", "linear"])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    asked = parser.parse_args()
+    for name in asked.models:
+        subject = Subject(name)
+        blocks = list(range(subject.model.config.num_hidden_layers))
+        for operators in asked.operators:
+            for scale in SCALES[name]:
+                chosen = None if operators == "all" else [operators]
+                plain = ns.OperatorNoise(scale, operators=chosen, layers=blocks, seed=11)
+                part = f"{'all operators' if operators == 'all' else operators}, {scale:g}"
+                for asked_way in asked.ways:
+                    for way, row in subject.figures(asked_way, plain):
+                        save(name, part, way, row)
+                        print(name, part, way, round(row["spread"], 3), flush=True)
 
 
 if __name__ == "__main__":

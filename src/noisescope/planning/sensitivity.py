@@ -22,16 +22,28 @@ BROKEN = Interval(inf, inf, inf)
 """of a layer in which noise makes the output non-finite"""
 
 
-def layer_sensitivity(report: Report) -> dict[Layer, Interval]:
-    """Layer -> KL, from the first layer to the last; an error for a report that tells nothing of layers."""
+def layer_sensitivity(report: Report, *, operators: Iterable[str] | None = None) -> dict[Layer, Interval]:
+    """Layer -> KL, from the first layer to the last; an error for a report that tells nothing of them.
+
+    With `operators` the noise in these alone, of which only the map tells.
+    """
     sections = report.sections
-    cells = _by_layer(sections["map"].get("cells", ()), _factor(sections))
+    cells: Iterable[Mapping[str, Any]] = sections["map"].get("cells", ())
+    if operators is not None:
+        return _of_operators(cells, set(operators), _factor(sections))
+    found = _by_layer(cells, _factor(sections))
     rows = sections["metrics"].get("layers", {}).items()
-    own: dict[Layer, Interval] = {int(layer): _figure(row) for layer, row in rows if row and layer.isdecimal()}
-    found = {**cells, **own}
+    found |= {int(layer): _figure(row) for layer, row in rows if row and layer.isdecimal()}
     if not found:
         level = sections["config"].get("level", "channel")
         raise InputError(f"report: tells nothing of layers (level {level}); make one with `noisescope diagnose`")
+    return {layer: found[layer] for layer in in_model_order(found)}
+
+
+def _of_operators(cells: Iterable[Mapping[str, Any]], wanted: set[str], factor: float) -> dict[Layer, Interval]:
+    found = _by_layer((cell for cell in cells if cell["operator"] in wanted), factor)
+    if not found:
+        raise InputError(f"operators: the map of the report has no cell of {' '.join(sorted(wanted))}")
     return {layer: found[layer] for layer in in_model_order(found)}
 
 

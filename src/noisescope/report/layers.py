@@ -1,7 +1,8 @@
 """Which layer a module or a site belongs to, from its name, and the layers of a report in the order of the model."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "map_layers",
     "outer_operators",
     "parts",
+    "runs_of",
 ]
 
 
@@ -46,6 +48,18 @@ def in_model_order(layers: Iterable[int | str]) -> list[int | str]:
         *(name for name in _AFTER if name in names),
         *others,
     ]
+
+
+def runs_of(layers: Iterable[int | str], name: Callable[[str], str] = str) -> Iterator[str]:
+    """Layers in words, each run of them as its ends: `L0 to L29` and `head`."""
+    for _, run in groupby(enumerate(layers), key=lambda pair: _offset(*pair)):
+        first, *rest = [name(label(layer)) for _, layer in run]
+        yield f"{first} to {rest[-1]}" if len(rest) > 1 else ", ".join((first, *rest))
+
+
+def _offset(at: int, layer: int | str) -> int | str:
+    """The same for layers that follow each other."""
+    return layer - at if isinstance(layer, int) else layer
 
 
 def layer_of_module(path: str) -> int | None:

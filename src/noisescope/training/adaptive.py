@@ -10,12 +10,14 @@ below 5% twice of it. `equalize` takes the KL of each layer at equal noise, c, a
 
     factor = sqrt(mean(c) / c),
 
-so that, as KL grows with the square of the scale, every layer contributes the same and their sum is what it was.
+so that, as KL grows with the square of the scale, every layer contributes the same and their sum is what it was: as far
+as c is known, of which a table tells with its intervals, and a warning where they are wide.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, nan, sqrt
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -23,11 +25,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from torch import nn
 
 from ..errors import InputError, quoted
+from ..measure.intervals import Estimate
 from ..operators import expand
 from ..planning.degradation import degradation_of
 from ..planning.sensitivity import layer_sensitivity
 from ..report import Report
-from ..report.layers import in_model_order, label
+from ..report.figures import Interval
+from ..report.layers import in_model_order, label, runs_of
 from ..specs import OUTSIDE, Layer, check_scale, parse_layers
 from .subject import Subject
 
@@ -38,6 +42,12 @@ Group: TypeAlias = Literal["protect", "normal", "aggressive", "equal"]
 
 FACTORS = (0.5, 1.0, 2.0)
 """of layers to protect, normal ones, and ones to be aggressive with"""
+_WIDE = 24
+"""of a figure with its interval"""
+UNSURE = 1.5
+"""how many times as large or as small a KL may be, by its interval, before it is too badly known to be made equal"""
+
+log = logging.getLogger("noisescope.training")
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class AdaptiveNoise:
     factors: Mapping[Layer, float]
     minded: Mapping[Layer, float] = field(default_factory=dict)
     """layer -> what noise costs there: a share of accuracy, or a KL in nats per token where contributions are equal"""
+    intervals: Mapping[Layer, tuple[float, float]] = field(default_factory=dict)
+    """layer -> the 95% interval of that, where it is known"""
     groups: Mapping[Layer, Group] = field(default_factory=dict)
     operators: tuple[str, ...] | None = None
     """the operators that contributions are equal for; None: all"""
@@ -61,7 +73,7 @@ class AdaptiveNoise:
     def __post_init__(self) -> None:
         if not self.factors:
             raise InputError("factors: got none, expected layers with their factors")
-        for name in ("factors", "minded", "groups"):
+        for name in ("factors", "minded", "intervals", "groups"):
             object.__setattr__(self, name, _by_layer(getattr(self, name), what=name))
         for layer, factor in self.factors.items():
             check_scale(factor, what=f"factors[{layer!r}]")
@@ -135,7 +147,9 @@ class AdaptiveNoise:
             layer: names[0] if loss > protect_above else names[2] if loss < aggressive_below else names[1]
             for layer, loss in degradation.items()
         }
-        return cls({layer: of[group] for layer, group in groups.items()}, dict(degradation), groups, subject=subject)
+        return cls(
+            {layer: of[group] for layer, group in groups.items()}, dict(degradation), groups=groups, subject=subject
+        )
 
     @classmethod
     def equalize(
@@ -147,8 +161,9 @@ class AdaptiveNoise:
     ) -> "AdaptiveNoise":
         """Factors with which every layer contributes the same KL, and all together what they did with one scale.
 
-        The report foretells it. `equalize_contributions` measures, and corrects; worth it for single operators, which a
-        report of few samples knows less well than whole layers.
+        The report foretells it, from few samples and to second order: the table shows how well it knows each layer.
+        Where that is badly, as where a few tokens have massive activations, a warning says so;
+        `equalize_contributions` measures, and corrects.
 
         Args:
             report: of `diagnose`, or where it is.
@@ -158,43 +173,55 @@ class AdaptiveNoise:
         """
         found = _opened(report)
         chosen = expand(operators)
-        if chosen is not None:
-            kl = _of_operators(found, chosen)
-        else:
-            kl = {layer: known.value for layer, known in layer_sensitivity(found).items()}
-            chosen = expand(found.sections["config"].get("operators"))
+        kl = layer_sensitivity(found, operators=chosen)
         blocks = [layer for layer in kl if isinstance(layer, int)]
-        return cls.equalized(
+        made = cls.equalized(
             _only(kl, blocks if layers is None else layers),
-            operators=chosen,
+            operators=expand(found.sections["config"].get("operators")) if chosen is None else chosen,
             error_type=str(found.sections["config"]["error_type"]),
             subject=Subject.of_report(found),
         )
+        if unsure := made.unsure:
+            log.warning(
+                "contributions are not known to be equal: the report knows the KL of %s to a factor of %.2g; "
+                "equalize_contributions measures",
+                ", ".join(runs_of(unsure)),
+                max(unsure.values()),
+            )
+        return made
 
     @classmethod
     def equalized(
         cls,
-        kl_nats: Mapping[Layer, float],
+        kl_nats: Mapping[Layer, float | Estimate | Interval],
         *,
         operators: tuple[str, ...] | None = None,
         error_type: str | None = None,
         subject: Subject | None = None,
     ) -> "AdaptiveNoise":
         """The same from layer -> KL at one scale, however it was measured."""
-        for layer, kl in kl_nats.items():
+        values = {layer: kl.value if isinstance(kl, (Estimate, Interval)) else kl for layer, kl in kl_nats.items()}
+        for layer, kl in values.items():
             if not 0 < kl < inf:
                 raise InputError(
                     f"{label(layer)}: got a KL of {kl:.3g}, expected a number > 0: it cannot be made equal"
                 )
-        mean = sum(kl_nats.values()) / max(1, len(kl_nats))
+        mean = sum(values.values()) / max(1, len(values))
         return cls(
-            {layer: sqrt(mean / kl) for layer, kl in kl_nats.items()},
-            dict(kl_nats),
-            dict.fromkeys(kl_nats, "equal"),
+            {layer: sqrt(mean / kl) for layer, kl in values.items()},
+            values,
+            {layer: (kl.low, kl.high) for layer, kl in kl_nats.items() if isinstance(kl, (Estimate, Interval))},
+            dict.fromkeys(values, "equal"),
             operators,
             error_type,
             subject,
         )
+
+    @property
+    def unsure(self) -> dict[Layer, float]:
+        """Layer -> the factor that its KL is known to, of the layers that are too badly known to be made equal."""
+        known = {layer: sqrt(high / low) if low > 0 else inf for layer, (low, high) in self.intervals.items()}
+        return {layer: within for layer, within in known.items() if within > UNSURE}
 
     @property
     def is_equal(self) -> bool:
@@ -219,13 +246,22 @@ class AdaptiveNoise:
                 raise InputError(f"factors: layer {layer} is out of range, the model has 0 to {layers - 1}")
 
     def __str__(self) -> str:
-        equal = self.is_equal
-        lines = [f"{'layer':<12}{'KL, nats/token' if equal else 'accuracy lost':>14}   {'group':<12}{'factor':>8}"]
+        head = "KL, nats/token" if self.is_equal else "accuracy lost"
+        lines = [f"{'layer':<12}{head:>{_WIDE}}   {'group':<12}{'factor':>8}"]
         for layer in self.layers:
-            cost = self.minded.get(layer)
-            shown = "" if cost is None else f"{cost:.4g}" if equal else f"{100 * cost:.1f} %"
-            lines.append(f"{label(layer):<12}{shown:>14}   {self.groups.get(layer, ''):<12}{self.factors[layer]:>8.3g}")
+            group = self.groups.get(layer, "")
+            lines.append(f"{label(layer):<12}{self._cost(layer):>{_WIDE}}   {group:<12}{self.factors[layer]:>8.3g}")
         return "\n".join(lines)
+
+    def _cost(self, layer: Layer) -> str:
+        """What noise costs there, as a table shows it."""
+        cost = self.minded.get(layer)
+        if cost is None:
+            return ""
+        if not self.is_equal:
+            return f"{100 * cost:.1f} %"
+        low, high = self.intervals.get(layer, (nan, nan))
+        return str(Interval(cost, low, high)) if low < high else f"{cost:.3g}"
 
 
 def _by_layer(given: Mapping[Any, _Value], *, what: str) -> dict[Layer, _Value]:
@@ -258,18 +294,7 @@ def _outside(report: Report) -> dict[Layer, float]:
     return {name: row["degradation"] for name, row in rows.items() if "failed" not in row} | broken
 
 
-def _of_operators(report: Report, operators: Iterable[str]) -> dict[Layer, float]:
-    wanted, found = set(operators), dict[Layer, float]()
-    cells: Iterable[Mapping[str, Any]] = report.sections["map"].get("cells", ())
-    for cell in cells:
-        if cell["operator"] in wanted:
-            found[cell["layer"]] = found.get(cell["layer"], 0.0) + cell["kl"]["value"]
-    if not found:
-        raise InputError(f"operators: the map of the report has no cell of {' '.join(sorted(wanted))}")
-    return {layer: found[layer] for layer in in_model_order(found)}
-
-
-def _only(known: Mapping[Layer, float], layers: int | str | Iterable[int | str] | None) -> dict[Layer, float]:
+def _only(known: Mapping[Layer, _Value], layers: int | str | Iterable[int | str] | None) -> dict[Layer, _Value]:
     wanted = parse_layers(layers)
     if wanted is None:
         return dict(known)

@@ -81,21 +81,21 @@ def equalize_contributions(
     layers = measuring.layers
     factors = dict.fromkeys(layers, 1.0)
     powers = dict.fromkeys(layers, 2.0)
-    kl = measuring.values(factors)
-    aim, best = fmean(kl.values()), (_spread(kl), factors, kl)
+    kl = measuring.with_(factors)
+    aim, best = fmean(found.value for found in kl.values()), (_spread(kl), factors, kl)
     for _ in range(ROUNDS):
         if best[0] <= EQUAL:
             break
         before, was = factors, kl
-        factors = {layer: before[layer] * (aim / was[layer]) ** (1 / powers[layer]) for layer in layers}
-        kl = measuring.values(factors)
+        factors = {layer: before[layer] * (aim / was[layer].value) ** (1 / powers[layer]) for layer in layers}
+        kl = measuring.with_(factors)
         for layer in layers:
-            powers[layer] = _power(before[layer], factors[layer], was[layer], kl[layer], powers[layer])
+            powers[layer] = _power(before[layer], factors[layer], was[layer].value, kl[layer].value, powers[layer])
         best = min(best, (_spread(kl), factors, kl), key=lambda found: found[0])
     spread, factors, kl = best
     if spread > EQUAL:
         log.warning("contributions are not equal: the largest is %.3g times the smallest", spread)
-    return measuring.with_factors(factors, kl)
+    return measuring.noise_with(factors, kl)
 
 
 class _Measuring:
@@ -141,22 +141,22 @@ class _Measuring:
             found[layer] = comparison.kl
         return found
 
-    def values(self, factors: dict[Layer, float]) -> dict[Layer, float]:
+    def with_(self, factors: dict[Layer, float]) -> dict[Layer, Estimate]:
         """What each layer contributes with these factors."""
-        plain = replace(self.noise, layers=None, adaptive=AdaptiveNoise(factors))
-        found = {layer: kl.value for layer, kl in self.of(plain).items()}
-        if gone := [layer for layer, kl in found.items() if not kl > 0]:
+        found = self.of(replace(self.noise, layers=None, adaptive=AdaptiveNoise(factors)))
+        if gone := [layer for layer, kl in found.items() if not kl.value > 0]:
             raise InputError(
-                f"{label(gone[0])}: this noise costs nothing there (a KL of {found[gone[0]]:.3g}), so that nothing can "
-                "be made equal to it; leave the layer out, or use a larger scale"
+                f"{label(gone[0])}: this noise costs nothing there (a KL of {found[gone[0]].value:.3g}), so nothing "
+                "can be made equal to it; leave the layer out, or use a larger scale"
             )
         return found
 
-    def with_factors(self, factors: dict[Layer, float], kl: dict[Layer, float]) -> OperatorNoise:
+    def noise_with(self, factors: dict[Layer, float], kl: dict[Layer, Estimate]) -> OperatorNoise:
         """The noise with factors under which these contributions were measured."""
         adaptive = AdaptiveNoise(
             factors,
-            kl,
+            {layer: found.value for layer, found in kl.items()},
+            {layer: (found.low, found.high) for layer, found in kl.items()},
             dict.fromkeys(factors, "equal"),
             self.noise.selection.operators,
             self.noise.model_of_noise.name,
@@ -178,8 +178,9 @@ def _check(noise: object, scale: float | None, trials: object) -> None:
         raise InputError(f"trials: got {quoted(trials)}, expected a whole number of at least 1")
 
 
-def _spread(kl: dict[Layer, float]) -> float:
-    return max(kl.values()) / min(kl.values())
+def _spread(kl: dict[Layer, Estimate]) -> float:
+    values = [found.value for found in kl.values()]
+    return max(values) / min(values)
 
 
 def _power(before: float, after: float, was: float, now: float, known: float) -> float:

@@ -11,6 +11,7 @@ import noisescope as ns
 import trained
 from noisescope.errors import InputError, NothingMatched
 from noisescope.planning.degradation import degradation_of
+from noisescope.report.figures import Interval
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,7 +70,14 @@ def test_it_prints_as_a_table(report):
     shown = str(ns.AdaptiveNoise.from_report(with_losses(report, LOSSES), layers=range(8))).splitlines()
     assert shown[0].split() == ["layer", "accuracy", "lost", "group", "factor"]
     assert shown[1].split() == ["L0", "30.0", "%", "protect", "0.5"]
-    assert "KL, nats/token" in str(ns.AdaptiveNoise.equalize(report))
+
+
+def test_equal_contributions_print_with_what_is_known_of_them(report):
+    kl = report.sections["metrics"]["layers"]["1"]["kl"]
+    shown = str(ns.AdaptiveNoise.equalize(report)).splitlines()
+    assert shown[0].split() == ["layer", "KL,", "nats/token", "group", "factor"]
+    assert shown[2].split()[:4] == ["L1", *str(Interval(kl["value"], kl["low"], kl["high"])).split()]
+    assert "0.5" in str(ns.AdaptiveNoise.equalized({0: 0.5, 1: 0.25})), "figures without an interval have none"
 
 
 def test_a_report_about_some_operators_is_equal_for_them():
@@ -123,6 +131,25 @@ def test_contributions_are_equal_when_they_are_measured(diagnosed, scale):
     assert sum(values) == pytest.approx(sum(before), rel=0.1), "the total is what it was"
 
 
+def test_layers_that_a_report_hardly_knows_are_named(report, caplog):
+    """A few massive activations decide what early layers of a real model cost: then fifty rows know them badly."""
+    unsure = deepcopy(dict(report.sections))
+    for layer in ("2", "3", "4", "6"):
+        kl = unsure["metrics"]["layers"][layer]["kl"]
+        kl |= {"low": kl["value"] / (2 + int(layer)), "high": kl["value"] * (2 + int(layer))}
+    adaptive = ns.AdaptiveNoise.equalize(ns.Report(unsure))
+    assert adaptive.unsure == pytest.approx({2: 4, 3: 5, 4: 6, 6: 8})
+    [said] = [record.getMessage() for record in caplog.records if record.name == "noisescope.training"]
+    assert "the KL of L2 to L4, L6 to a factor of 8; equalize_contributions measures" in said
+
+
+def test_what_a_report_knows_well_is_not_warned_of(diagnosed, caplog):
+    *_, report = diagnosed
+    assert not ns.AdaptiveNoise.equalize(report).unsure
+    assert not ns.AdaptiveNoise.equalize(report, operators="linear").unsure
+    assert not caplog.records
+
+
 def test_they_are_made_equal_by_measuring():
     """Without any report, for one operator, at a scale where the second order is far away."""
     model, tokenizer = trained.fixture("llama")
@@ -133,6 +160,7 @@ def test_they_are_made_equal_by_measuring():
     after = [kl.value for kl in ns.measure_contributions(model, data, replace(equal, seed=9), trials=2).values()]
     assert max(before) > 2 * min(before)
     assert max(after) <= 1.15 * min(after)
+    assert list(equal.adaptive.intervals) == [2, 5, "head"]
 
 
 @pytest.mark.parametrize("noise", [ns.BitFlip(1e-2, field="mantissa"), ns.RelativeGaussian(0.5)])

@@ -4,11 +4,11 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from math import isfinite
 from typing import TypeAlias
 
 from ..figures import number, plural
+from ..layers import runs_of
 from ..rows import Sections
 from .sites import Row, how_far, label, place, site_at, times, worst
 
@@ -48,7 +48,7 @@ def blame(sections: Sections, name: Name = str) -> str:
         return ""
     if not found["fed"]:
         return "Layers after it are not told apart: each may add to the error, or only carry it."
-    listed = ", ".join(_ranges(found["sources"], name))
+    listed = ", ".join(runs_of(found["sources"], name))
     if len(found["sources"]) == 1:
         return f"Of all layers, {listed} alone adds an error of its own; the others carry what they inherit."
     most = _most(sections["layers"])
@@ -77,18 +77,6 @@ def advice(sections: Sections) -> str:
     if not found["fed"]:
         return "Record the suspect with --inputs-from the reference to tell sources from amplifiers."
     return ""
-
-
-def _ranges(layers: Sequence[int | str], name: Name) -> Iterator[str]:
-    """As in L0 to L29, head."""
-    for _, run in groupby(enumerate(layers), key=lambda pair: _offset(*pair)):
-        first, *rest = [name(label(layer)) for _, layer in run]
-        yield f"{first} to {rest[-1]}" if len(rest) > 1 else ", ".join((first, *rest))
-
-
-def _offset(at: int, layer: int | str) -> int | str:
-    """The same for layers that follow each other."""
-    return layer - at if isinstance(layer, int) else layer
 
 
 def layer_word(sections: Sections, row: Row) -> str:
