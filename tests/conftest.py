@@ -1,6 +1,7 @@
 """Shared by all tests: where the helpers are, quiet libraries, and fixtures that save time where a test wants them."""
 
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).parent))
 logging.set_verbosity_error()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, which programs inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,6 @@
 """The page in a real browser: drawn, read by pointing, pinned by click and by key, and silent towards the network.
 
-`NOISESCOPE_REPORT=report.json` adds a report of one's own to the fixture's.
+`NOISESCOPE_REPORT=report.json` adds a report of one's own to the fixture's, for what depends on its size.
 """
 
 import math
@@ -22,6 +22,7 @@ from trained import fixture
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("one_thread")]
 
 GIVEN = os.environ.get("NOISESCOPE_REPORT")
+ON_GIVEN_TOO = pytest.mark.parametrize("opened", ["fixture", *(["given"] if GIVEN else [])], indirect=True)
 PINNED = "return document.getElementById('map-plot')._fullLayout.shapes.map(shape => [shape.x0, shape.x1])"
 
 
@@ -45,10 +46,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture(scope="module", params=["fixture", *(["given"] if GIVEN else [])])
+@pytest.fixture(scope="module")
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
     need_chromium()
-    if request.param == "given":
+    if getattr(request, "param", "fixture") == "given":
         report = Report.load(str(GIVEN))
     else:
         model, tokenizer = fixture("llama")
@@ -79,6 +80,7 @@ def place(page: Browser, layer: str, operator: str) -> tuple[int, int]:
 # --- drawn ------------------------------------------------------------------------------------------------------
 
 
+@ON_GIVEN_TOO
 def test_everything_is_drawn(page: Browser, opened: Opened) -> None:
     for plot in ("map-plot", "windows-plot", "operators-lost-plot", "operators-kl-plot", "agreement-plot"):
         assert page.run("return document.querySelectorAll(`#${arguments[0]} .main-svg`).length", plot), plot
@@ -99,6 +101,7 @@ def test_everything_is_drawn(page: Browser, opened: Opened) -> None:
 DRAWN = "return document.getElementById(arguments[0]).data"
 
 
+@ON_GIVEN_TOO
 def test_the_plots_are_of_the_figures_that_their_axes_name(page: Browser, opened: Opened) -> None:
     sections = opened.report.sections
     windows, operators = sections["layer_analysis"].values(), sections["operator_analysis"].values()
@@ -188,6 +191,7 @@ def test_the_page_is_there_without_scripts(browser: Browser, opened: Opened) -> 
 # --- read, pinned -----------------------------------------------------------------------------------------------
 
 
+@ON_GIVEN_TOO
 def test_pointing_at_a_cell_shows_its_figure(page: Browser, opened: Opened) -> None:
     """The figure is the one in the JSON, for the most fragile cell, a checked one and one in the middle."""
     checked = next(cell for cell in opened.report.map if cell["measured"])
@@ -316,6 +320,7 @@ def test_the_select_box_and_the_buttons_pin_too(page: Browser, opened: Opened) -
 # --- sizes, themes, paper ---------------------------------------------------------------------------------------
 
 
+@ON_GIVEN_TOO
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_no_width_needs_sideways_scrolling(browser: Browser, opened: Opened, width: int, dark: bool) -> None:
