@@ -63,6 +63,9 @@ class EvaluationSet:
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.batches)
 
+    def __repr__(self) -> str:
+        return f"EvaluationSet({self.name!r}, rows={self.rows}, tokens={self.tokens}, batches={len(self.batches)})"
+
     @property
     def rows(self) -> int:
         """Rows of all batches."""

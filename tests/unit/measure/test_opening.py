@@ -54,6 +54,7 @@ def test_nothing_means_the_built_in_text() -> None:
     assert (data.name, data.rows, data.task) == ("python docs", 50, None)
     assert [tuple(batch.input_ids.shape) for batch in data] == [(16, 32)] * 3 + [(2, 32)]
     assert data.predicted_tokens == 50 * 31
+    assert repr(data) == "EvaluationSet('python docs', rows=50, tokens=1600, batches=4)"
     assert not any(batch.padded for batch in data)
     assert [sample for batch in data for sample in batch.samples] == list(range(50))
     assert "".join(built_in_text().split()).find("".join(TOKENIZER.decode(ids(data)[0]).split())) > 0
