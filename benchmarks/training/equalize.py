@@ -6,8 +6,8 @@ Minutes on the fixtures; the default model takes two hours on two cores. For eac
 with its share of the noise: with one scale for all blocks; with the factors that a report of 50 rows foretells
 (`AdaptiveNoise.equalize`); with factors that were measured (`equalize_contributions`), on the rows that they were
 measured on with other draws, and on as many other rows. `spread` is the largest contribution over the smallest,
-`of_mean` their range; each contribution is known to its own interval, of which `half_width` is the widest. Figures are
-saved as they are made, so that ways can be run apart.
+`of_mean` their range, `layers` each with its interval, of which `half_width` is the widest. Figures are saved as they
+are made, so that ways can be run apart.
 """
 
 import argparse
@@ -83,25 +83,33 @@ class Subject:
             yield way, self._contributions(replace(plain, layers=None, adaptive=factors), self.text)
         else:
             equal = ns.equalize_contributions(self.model, self.text, plain, **self.effort.chance)
-            yield way, self._contributions(replace(equal, seed=12), self.text)
+            assert equal.adaptive is not None
+            yield (
+                way,
+                row({layer: (kl, *equal.adaptive.intervals[layer]) for layer, kl in equal.adaptive.minded.items()}),
+            )
             yield "measured on others", self._contributions(replace(equal, seed=13), self.other_text)
 
     def _contributions(self, noise: ns.OperatorNoise, text: Any) -> Row:
         found = ns.measure_contributions(self.model, text, noise, **self.effort.chance)
-        values = [kl.value for kl in found.values()]
-        mean = sum(values) / len(values)
-        return {
-            "spread": max(values) / min(values),
-            "of_mean": [min(values) / mean, max(values) / mean],
-            "half_width": max((kl.high - kl.low) / 2 / kl.value for kl in found.values()),
-            "sum_nats": sum(values),
-            "layers": {layer: kl.as_json() for layer, kl in found.items()},
-        }
+        return row({layer: (kl.value, kl.low, kl.high) for layer, kl in found.items()})
 
 
-def save(name: str, part: str, way: str, row: Row) -> None:
+def row(found: dict[Any, tuple[float, float, float]]) -> Row:
+    values = [value for value, *_ in found.values()]
+    mean = sum(values) / len(values)
+    return {
+        "spread": max(values) / min(values),
+        "of_mean": [min(values) / mean, max(values) / mean],
+        "half_width": max((high - low) / 2 / value for value, low, high in found.values()),
+        "sum_nats": sum(values),
+        "layers": {layer: [float(f"{figure:.4g}") for figure in known] for layer, known in found.items()},
+    }
+
+
+def save(name: str, part: str, way: str, figures: Row) -> None:
     results = json.loads(FILE.read_text()) if FILE.exists() else {}
-    results.setdefault(name, {}).setdefault(part, {})[way] = row
+    results.setdefault(name, {}).setdefault(part, {})[way] = figures
     results["machine"] = {
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
@@ -126,9 +134,9 @@ def main() -> None:
                 plain = ns.OperatorNoise(scale, operators=chosen, layers=blocks, seed=11)
                 part = f"{'all operators' if operators == 'all' else operators}, {scale:g}"
                 for asked_way in asked.ways:
-                    for way, row in subject.figures(asked_way, plain):
-                        save(name, part, way, row)
-                        print(name, part, way, round(row["spread"], 3), flush=True)
+                    for way, figures in subject.figures(asked_way, plain):
+                        save(name, part, way, figures)
+                        print(name, part, way, round(figures["spread"], 3), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from typing import Any
 from torch import nn
 
 from ..diagnosis.accepting import accept, data_for
+from ..diagnosis.mapping import MOMENTS
+from ..diagnosis.progress import Progress, silent
 from ..errors import InputError, quoted
 from ..measure.intervals import Estimate
 from ..points import Bench, Point
@@ -25,7 +27,7 @@ from .subject import Subject
 __all__ = ["equalize_contributions", "measure_contributions"]
 
 EQUAL = 1.05
-"""the largest contribution over the smallest, at which they are equal enough"""
+"""the largest contribution over the smallest, at which factors are not corrected any more"""
 ROUNDS = 8
 """in which factors are corrected, at the most"""
 _FLATTEST, _STEEPEST = 0.5, 4.0
@@ -43,6 +45,7 @@ def measure_contributions(
     tokenizer: Any = None,
     trials: int = 8,
     tolerance: float = 0.03,
+    progress: Progress = silent,
 ) -> dict[Layer, Estimate]:
     """Layer -> KL in nats per predicted token that the noise in this layer alone costs, with its interval.
 
@@ -56,8 +59,9 @@ def measure_contributions(
         tokenizer: where the data is text.
         trials: independent draws, at most.
         tolerance: no more draws once the half-width of the interval is within that share of the KL.
+        progress: told how far the run is.
     """
-    return _Measuring(model, data, noise, scale, tokenizer, trials, tolerance).of(noise)
+    return _Measuring(model, data, noise, scale, tokenizer, trials, tolerance, progress).of(noise)
 
 
 def equalize_contributions(
@@ -69,33 +73,45 @@ def equalize_contributions(
     tokenizer: Any = None,
     trials: int = 8,
     tolerance: float = 0.03,
+    progress: Progress = silent,
 ) -> OperatorNoise:
     """The noise with factors that make measured contributions equal, their sum being that of one scale for all.
 
-    Measures at one scale for all, then with factors that follow from it, until the largest contribution is within 5% of
-    the smallest: at first a KL is taken to grow with the square of the scale, from then on with the power that was seen
-    in each layer, which is another one for large noise and for bits that flip. Arguments as in
-    `measure_contributions`; a round costs one forward pass a layer and draw, from that layer on, and two or three do.
+    Measures at one scale for all, and then how each layer's KL grows from there to factors that follow from it, until
+    the largest contribution is within 5% of the smallest: with the square of the scale at first, then with the power
+    that was seen, which is another one for large noise and for bits that flip. In the end all is measured once more,
+    with other draws: that is what the table of `adaptive` shows, with intervals, and how equal they are.
+
+    Arguments as in `measure_contributions`. It costs twice what that does, and about three draws more: of dense noise
+    one draw tells how a KL grows, as draws are the same at every scale.
     """
-    measuring = _Measuring(model, data, noise, scale, tokenizer, trials, tolerance)
-    layers = measuring.layers
-    factors = dict.fromkeys(layers, 1.0)
-    powers = dict.fromkeys(layers, 2.0)
-    kl = measuring.with_(factors)
-    aim, best = fmean(found.value for found in kl.values()), (_spread(kl), factors, kl)
+    measuring = _Measuring(model, data, noise, scale, tokenizer, trials, tolerance, progress)
+    kl = measuring.with_(dict.fromkeys(measuring.layers, 1.0))
+    aim = fmean(found.value for found in kl.values())
+    factors = _grown(measuring, kl, {layer: aim / found.value for layer, found in kl.items()})
+    return measuring.noise_with(factors, measuring.with_(factors, seed=noise.seed + 1))
+
+
+def _grown(measuring: "_Measuring", kl: dict[Layer, Estimate], wanted: dict[Layer, float]) -> dict[Layer, float]:
+    """The factors that let each layer's KL, which is known with one scale for all, grow as much as is wanted."""
+    factors, powers = dict.fromkeys(wanted, 1.0), dict.fromkeys(wanted, 2.0)
+    grown, best = dict(factors), (_spread(wanted), factors)
+    draws = 1 if measuring.noise.model_of_noise.name in MOMENTS else None
+    before = kl if draws is None else measuring.with_(factors, trials=draws)
     for _ in range(ROUNDS):
         if best[0] <= EQUAL:
             break
-        before, was = factors, kl
-        factors = {layer: before[layer] * (aim / was[layer].value) ** (1 / powers[layer]) for layer in layers}
-        kl = measuring.with_(factors)
-        for layer in layers:
-            powers[layer] = _power(before[layer], factors[layer], was[layer].value, kl[layer].value, powers[layer])
-        best = min(best, (_spread(kl), factors, kl), key=lambda found: found[0])
-    spread, factors, kl = best
-    if spread > EQUAL:
-        log.warning("contributions are not equal: the largest is %.3g times the smallest", spread)
-    return measuring.noise_with(factors, kl)
+        was, so_far = factors, grown
+        factors = {layer: was[layer] * (wanted[layer] / so_far[layer]) ** (1 / powers[layer]) for layer in wanted}
+        after = measuring.with_(factors, trials=draws)
+        grown = {layer: after[layer].value / before[layer].value for layer in wanted}
+        for layer in wanted:
+            powers[layer] = _power(was[layer], factors[layer], so_far[layer], grown[layer], powers[layer])
+        missing = {layer: wanted[layer] / grown[layer] for layer in wanted}
+        best = min(best, (_spread(missing), factors), key=lambda found: found[0])
+    if best[0] > EQUAL:
+        log.warning("contributions are not equal: the largest is %.3g times the smallest", best[0])
+    return best[1]
 
 
 class _Measuring:
@@ -110,10 +126,11 @@ class _Measuring:
         tokenizer: Any,
         trials: int,
         tolerance: float,
+        progress: Progress,
     ) -> None:
         _check(noise, scale, trials)
         accept(model)
-        self.noise, self._trials, self._tolerance = noise, trials, tolerance
+        self.noise, self._trials, self._tolerance, self._progress = noise, trials, tolerance, progress
         self._scale = noise.model_of_noise.scale if scale is None else scale
         layout = Layout.of(model, blocks=noise.blocks)
         asked = noise.selection.layers
@@ -123,15 +140,16 @@ class _Measuring:
         self._subject = Subject.of_model(model, layers=len(layout.blocks))
         self._bench = Bench(model, data_for(model, data, tokenizer), layout=layout)
 
-    def of(self, noise: OperatorNoise) -> dict[Layer, Estimate]:
-        """What each layer contributes."""
+    def of(self, noise: OperatorNoise, trials: int | None = None) -> dict[Layer, Estimate]:
+        """What each layer contributes, in as many draws or those that were asked for."""
         asked, found = noise.selection, dict[Layer, Estimate]()
+        tick = self._progress("contributions", len(self.layers))
         for layer in self.layers:
             point = Point(
                 Selection((layer,), asked.operators, asked.modules),
                 noise.model_of_noise,
                 seed=noise.seed,
-                trials=self._trials,
+                trials=trials or self._trials,
                 tolerance=self._tolerance,
                 scale=noise.scales(self._scale).at(layer, ""),
             )
@@ -139,11 +157,15 @@ class _Measuring:
             if comparison is None:
                 raise InputError(f"{label(layer)}: this noise makes the output non-finite; use a smaller scale")
             found[layer] = comparison.kl
+            tick()
         return found
 
-    def with_(self, factors: dict[Layer, float]) -> dict[Layer, Estimate]:
+    def with_(
+        self, factors: dict[Layer, float], *, trials: int | None = None, seed: int | None = None
+    ) -> dict[Layer, Estimate]:
         """What each layer contributes with these factors."""
-        found = self.of(replace(self.noise, layers=None, adaptive=AdaptiveNoise(factors)))
+        noise = replace(self.noise, layers=None, adaptive=AdaptiveNoise(factors))
+        found = self.of(noise if seed is None else replace(noise, seed=seed), trials)
         if gone := [layer for layer, kl in found.items() if not kl.value > 0]:
             raise InputError(
                 f"{label(gone[0])}: this noise costs nothing there (a KL of {found[gone[0]].value:.3g}), so nothing "
@@ -178,9 +200,8 @@ def _check(noise: object, scale: float | None, trials: object) -> None:
         raise InputError(f"trials: got {quoted(trials)}, expected a whole number of at least 1")
 
 
-def _spread(kl: dict[Layer, Estimate]) -> float:
-    values = [found.value for found in kl.values()]
-    return max(values) / min(values)
+def _spread(of: dict[Layer, float]) -> float:
+    return max(of.values()) / min(of.values())
 
 
 def _power(before: float, after: float, was: float, now: float, known: float) -> float:

@@ -1,5 +1,6 @@
 """Adaptive noise: factors by the documented rule, and contributions that are equal when they are measured."""
 
+from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from math import sqrt
@@ -156,11 +157,20 @@ def test_they_are_made_equal_by_measuring():
     data = ns.open_data(None, tokenizer, n_samples=64, max_length=32, seed=2, batch_size=64)
     noise = ns.OperatorNoise(0.2, operators="linear", layers=[2, 5, "head"])
     before = [kl.value for kl in ns.measure_contributions(model, data, noise, trials=1).values()]
-    equal = ns.equalize_contributions(model, data, noise, trials=2)
+    steps = Counter()
+    equal = ns.equalize_contributions(
+        model, data, noise, trials=2, progress=lambda stage, total: lambda: steps.update([(stage, total)])
+    )
     after = [kl.value for kl in ns.measure_contributions(model, data, replace(equal, seed=9), trials=2).values()]
     assert max(before) > 2 * min(before)
     assert max(after) <= 1.15 * min(after)
-    assert list(equal.adaptive.intervals) == [2, 5, "head"]
+    shown = ns.measure_contributions(model, data, replace(equal, seed=1), trials=2)
+    assert equal.adaptive.minded == {layer: kl.value for layer, kl in shown.items()}, (
+        "with other draws than the noise's"
+    )
+    assert equal.adaptive.intervals == {layer: (kl.low, kl.high) for layer, kl in shown.items()}
+    assert list(steps) == [("contributions", 3)]
+    assert steps.total() <= 3 * 6
 
 
 @pytest.mark.parametrize("noise", [ns.BitFlip(1e-2, field="mantissa"), ns.RelativeGaussian(0.5)])
