@@ -10,7 +10,7 @@ from .attention import attention_in_steps, plain_call, sdpa_arguments
 from .calls import Call, by_position, plain_name
 from .compiled import refuse_compiled
 from .gradients import take_value
-from .injecting import Injection, Scales, inject, is_injecting
+from .injecting import Injection, Scales, inject, is_injecting, multipliers
 from .modes import modes_replaced
 from .places import CallObserver, Observer
 from .replacing import Replacement, forwards_replaced, unshadowed
@@ -37,6 +37,7 @@ __all__ = [
     "is_probing",
     "is_unchanged_by_watching",
     "modes_replaced",
+    "multipliers",
     "plain_call",
     "plain_name",
     "refuse_compiled",

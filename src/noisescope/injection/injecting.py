@@ -15,7 +15,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from ..errors import DoseVanished, ExitOrder, InputError, NothingMatched
+from ..errors import DoseVanished, ExitOrder, InputError, NothingMatched, quoted
 from ..keys import Key
 from ..noise import Noise
 from ..operators import expand
@@ -25,7 +25,7 @@ from .gradients import add_unseen
 from .statistics import InjectionStats, sample
 from .watching import Watch, open_observers
 
-__all__ = ["Injection", "Scales", "inject", "is_injecting"]
+__all__ = ["Injection", "Scales", "inject", "is_injecting", "multipliers"]
 
 BY_HAND = frozenset({"silu", "gelu", "layer_norm", "rms_norm"})
 """operators that a model may write as a module of several functions"""
@@ -49,6 +49,20 @@ class Scales:
         largest = max(self.base, *self.layers.values(), 0.0) * max(1.0, *self.operators.values(), 0.0)
         if is_dataclass(noise) and not isinstance(noise, type):
             replace(noise, scale=largest)
+
+
+def multipliers(operator_scales: Mapping[str, float] | None, selection: Selection) -> dict[str, float]:
+    """Operator of the catalogue -> multiplier of its scale; raises if it is for operators that get no noise."""
+    found = dict[str, float]()
+    for given, multiplier in check_scales(operator_scales, what="operator_scales").items():
+        names = expand([str(given)]) or ()
+        if selection.operators is not None and not set(names) & set(selection.operators):
+            raise InputError(
+                f"operator_scales: {quoted(given)} is not one of the operators that get noise "
+                f"({' '.join(selection.operators) or 'none'}); add it to operators"
+            )
+        found |= dict.fromkeys(names, multiplier)
+    return found
 
 
 def is_injecting() -> bool:
@@ -281,11 +295,9 @@ def inject(
         modules=parse_names(modules, what="modules"),
         phases=parse_phases(phases),
     )
-    multipliers = {str(name): value for name, value in check_scales(operator_scales, what="operator_scales").items()}
-    scales = Scales(
-        check_scale(noise.scale),
-        {name: value for given, value in multipliers.items() for name in expand([given]) or ()},
-        check_scales(layer_scales, what="layer_scales"),
-    )
+    own = check_scales(layer_scales, what="layer_scales")
+    if selection.layers is not None and (idle := [layer for layer in own if layer not in selection.layers]):
+        raise InputError(f"layer_scales: {quoted(idle[0])} is not one of the layers that get noise; add it to layers")
+    scales = Scales(check_scale(noise.scale), multipliers(operator_scales, selection), own)
     scales.check(noise)
     return Injection(noise, selection, model=model, blocks=blocks, scales=scales, seed=seed, trial=trial)

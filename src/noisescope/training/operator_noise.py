@@ -17,11 +17,11 @@ from torch import nn
 
 from ..diagnosis.mapping import MOMENTS
 from ..errors import CompiledModel, InputError, ModelError, quoted
-from ..injection import Injection, Scales, refuse_compiled
+from ..injection import Injection, Scales, multipliers, refuse_compiled
 from ..noise import Noise, RelativeGaussian
 from ..operators import expand
 from ..sites import Layout
-from ..specs import Layer, Selection, check_scale, check_scales, parse_layers, parse_names, parse_phases
+from ..specs import Layer, Selection, check_scale, parse_layers, parse_names, parse_phases
 from .adaptive import AdaptiveNoise
 from .fused_heads import has_fused_head, without_head
 from .ledger import Ledger
@@ -127,8 +127,7 @@ class OperatorNoise:
     @property
     def multipliers(self) -> dict[str, float]:
         """Operator -> multiplier of its scale."""
-        given = check_scales(self.operator_scales, what="operator_scales").items()
-        return {name: value for asked, value in given for name in expand([str(asked)]) or ()}
+        return multipliers(self.operator_scales, self.selection)
 
     def scales(self, base: float) -> Scales:
         """The scale at each place, where the schedule is at `base`."""

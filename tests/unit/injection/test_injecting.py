@@ -253,6 +253,8 @@ def test_forced_eager_a_compiled_model_is_injected_exactly_once(backend: str) ->
         ({"phases": "sideways"}, InputError, 'unknown phase "sideways"'),
         ({"operator_scales": {"linear": -1}}, InputError, r"operator_scales\['linear'\]: got -1.0"),
         ({"operator_scales": {"linaer": 1}}, InputError, 'unknown operator "linaer", did you mean "linear"'),
+        ({"operators": "softmax", "operator_scales": {"linear": 2}}, InputError, "not one of the operators"),
+        ({"layers": "0-1", "layer_scales": {2: 0.1}}, InputError, "not one of the layers"),
         ({"layer_scales": {0: float("nan")}}, InputError, r"layer_scales\[0\]: got nan"),
         ({"layer_scales": {99: 0.1}}, NothingMatched, "99 is out of range"),
     ],

@@ -258,6 +258,10 @@ REFUSED = {
         ),
         "adaptive: contributions are equal where all operators have one scale; leave out operator_scales",
     ),
+    "a multiplier of an operator without noise": (
+        lambda report: ns.OperatorNoise(0.1, operators="softmax", operator_scales={"linear": 2.0}),
+        r'operator_scales: "linear" is not one of the operators that get noise \(softmax\); add it to operators',
+    ),
     "what is no noise": (lambda report: contributions(0.1), "noise: got 0.1, expected OperatorNoise"),
     "gradients alone": (
         lambda report: contributions(ns.OperatorNoise(0.1, phases="backward")),
