@@ -35,7 +35,7 @@ WAYS = ("one scale", "foretold", "measured")
 
 @dataclass(frozen=True)
 class Effort:
-    """Rows and draws, so many that chance is small beside what is looked for."""
+    """Rows, and draws until they agree within the tolerance: so many that chance is small beside what is looked for."""
 
     rows: int
     trials: int
@@ -46,8 +46,8 @@ class Effort:
         return {"trials": self.trials, "tolerance": self.tolerance}
 
 
-EFFORT = {"llama": Effort(100, 4, 0.03), "gpt2": Effort(100, 4, 0.03), "default": Effort(200, 10, 0.08)}
-"""early layers of the default model need ten draws: their noise in a massive activation is one value a row"""
+EFFORT = {"llama": Effort(100, 16, 0.03), "gpt2": Effort(100, 16, 0.03), "default": Effort(200, 40, 0.04)}
+"""early layers of the default model need many draws: their noise in a massive activation is one value a row"""
 
 
 def opened(name: str) -> tuple[torch.nn.Module, Any]:

@@ -36,10 +36,6 @@ class Estimate:
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(self.value * factor, low, high, self.stderr * abs(factor), self.n)
 
-    def narrower_than(self, tolerance: float) -> bool:
-        """True if the interval's half-width is within that share of the value."""
-        return (self.high - self.low) / 2 <= tolerance * abs(self.value)
-
     def as_json(self) -> dict[str, Any]:
         """Plain values for a report."""
         return {"value": self.value, "low": self.low, "high": self.high, "stderr": self.stderr, "n": self.n}

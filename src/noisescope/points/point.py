@@ -14,7 +14,8 @@ __all__ = ["Finding", "Point", "Result"]
 class Point:
     """Noise at a selection of sites, measured over the bench's data in up to `trials` independent draws.
 
-    With a `tolerance`, trials end as soon as the half-width of the KL's interval is within that share of the KL.
+    With a `tolerance`, trials end as soon as draws agree: once other ones would, at 95%, change the KL of this data by
+    no more than that share of it.
     """
 
     selection: Selection

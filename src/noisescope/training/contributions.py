@@ -58,7 +58,8 @@ def measure_contributions(
         scale: the base scale; None: that of the noise model.
         tokenizer: where the data is text.
         trials: independent draws, at most.
-        tolerance: no more draws once the half-width of the interval is within that share of the KL.
+        tolerance: no more draws once other ones would change the KL on this data by no more than that share of it.
+            Intervals are wider, as they are for other data too.
         progress: told how far the run is.
     """
     return _Measuring(model, data, noise, scale, tokenizer, trials, tolerance, progress).of(noise)

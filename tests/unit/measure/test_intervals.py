@@ -118,7 +118,7 @@ def test_a_ratio_to_nothing_is_not_a_number(top: list[float], bottom: list[float
 def test_what_is_not_finite_is_passed_on() -> None:
     assert isnan(ratio([1.0, np.nan], [1.0, 1.0]).value)
     assert isinf(ratio([1.0, np.inf], [1.0, 1.0]).value)
-    assert not ratio([1.0, np.nan], [1.0, 1.0], positive=True).narrower_than(1.0)
+    assert isnan(ratio([1.0, np.nan], [1.0, 1.0], positive=True).value)
 
 
 def test_a_very_uncertain_positive_figure_does_not_overflow() -> None:
@@ -132,14 +132,6 @@ def test_scaled() -> None:
     figure = Estimate(2.0, 1.0, 4.0, 0.5, 9)
     assert figure.scaled(3.0) == Estimate(6.0, 3.0, 12.0, 1.5, 9)
     assert figure.scaled(-1.0) == Estimate(-2.0, -4.0, -1.0, 0.5, 9)
-
-
-def test_narrower_than() -> None:
-    figure = Estimate(2.0, 1.5, 2.5, 0.25, 9)
-    assert figure.narrower_than(0.25)
-    assert not figure.narrower_than(0.24)
-    assert not Estimate(2.0, -inf, inf, inf, 1).narrower_than(100.0)
-    assert Estimate(0.0, 0.0, 0.0, 0.0, 5).narrower_than(0.0), "nothing is left to be known"
 
 
 def test_as_text_and_as_plain_values() -> None:

@@ -1,6 +1,6 @@
 """Points on a bench: what a trial measures, resumed or whole, alone or among others."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -72,13 +72,26 @@ def test_trials_are_independent_and_add_up(llama: tuple) -> None:
     assert three.comparison.kl.n == one.comparison.kl.n == 10
 
 
-def test_trials_end_when_the_interval_is_narrow(llama: tuple) -> None:
+def test_trials_end_when_draws_agree(llama: tuple) -> None:
     model, data = llama
     bench = Bench(model, data)
     loose = bench.run(Point(Selection((7,)), NOISE, trials=5, tolerance=10.0))
     tight = bench.run(Point(Selection((7,)), NOISE, trials=5, tolerance=1e-9))
-    assert loose.finding.cost == pytest.approx(1 / 8)
-    assert tight.finding.cost == pytest.approx(5 / 8)
+    assert loose.finding.trials == 2, "one draw cannot agree"
+    assert tight.finding.trials == 5
+    silent = bench.run(Point(Selection((7,)), noisescope.RelativeGaussian(0.0), trials=5))
+    assert silent.finding.trials == 1, "where there is no noise, there is one draw"
+
+
+def test_other_draws_agree_as_well_as_was_said(llama: tuple) -> None:
+    """Other seeds of as many draws: 1.96 standard deviations of them are the tolerance that was asked for."""
+    model, data = llama
+    bench, asked = Bench(model, data), Point(Selection((6,)), NOISE, trials=50, tolerance=0.04)
+    trials = int(np.median([bench.run(replace(asked, seed=seed)).finding.trials for seed in range(5)]))
+    assert 2 < trials < 50
+    others = [replace(asked, seed=seed, trials=trials, tolerance=0.0) for seed in range(5, 22)]
+    found = [bench.run(point).comparison.kl.value for point in others]
+    assert 1.96 * np.std(found, ddof=1) / np.mean(found) == pytest.approx(0.04, rel=0.4)
 
 
 def test_draws_are_common_to_all_scales(llama: tuple) -> None:
