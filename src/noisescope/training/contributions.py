@@ -28,6 +28,8 @@ __all__ = ["equalize_contributions", "measure_contributions"]
 
 EQUAL = 1.05
 """the largest contribution over the smallest, at which factors are not corrected any more"""
+TRUSTED = 1.15
+"""the same in draws that factors were not made from, at which a warning is due"""
 ROUNDS = 8
 """in which factors are corrected, at the most"""
 _FLATTEST, _STEEPEST = 0.5, 4.0
@@ -81,7 +83,8 @@ def equalize_contributions(
     Measures at one scale for all, and then how each layer's KL grows from there to factors that follow from it, until
     the largest contribution is within 5% of the smallest: with the square of the scale at first, then with the power
     that was seen, which is another one for large noise and for bits that flip. In the end all is measured once more,
-    with other draws: that is what the table of `adaptive` shows, with intervals, and how equal they are.
+    with other draws: that is what the table of `adaptive` shows, with intervals. Where they are more than 15% apart a
+    warning says so: layers where a few values matter most, such as massive activations, take many draws.
 
     Arguments as in `measure_contributions`. It costs twice what that does, and about three draws more: of dense noise
     one draw tells how a KL grows, as draws are the same at every scale.
@@ -90,7 +93,14 @@ def equalize_contributions(
     kl = measuring.with_(dict.fromkeys(measuring.layers, 1.0))
     aim = fmean(found.value for found in kl.values())
     factors = _grown(measuring, kl, {layer: aim / found.value for layer, found in kl.items()})
-    return measuring.noise_with(factors, measuring.with_(factors, seed=noise.seed + 1))
+    judged = measuring.with_(factors, seed=noise.seed + 1)
+    if (spread := _spread({layer: found.value for layer, found in judged.items()})) > TRUSTED:
+        log.warning(
+            "contributions are not equal: with other draws the largest is %.3g times the smallest; more trials or rows "
+            "may help",
+            spread,
+        )
+    return measuring.noise_with(factors, judged)
 
 
 def _grown(measuring: "_Measuring", kl: dict[Layer, Estimate], wanted: dict[Layer, float]) -> dict[Layer, float]:
@@ -110,8 +120,6 @@ def _grown(measuring: "_Measuring", kl: dict[Layer, Estimate], wanted: dict[Laye
             powers[layer] = _power(was[layer], factors[layer], so_far[layer], grown[layer], powers[layer])
         missing = {layer: wanted[layer] / grown[layer] for layer in wanted}
         best = min(best, (_spread(missing), factors), key=lambda found: found[0])
-    if best[0] > EQUAL:
-        log.warning("contributions are not equal: the largest is %.3g times the smallest", best[0])
     return best[1]
 
 

@@ -151,7 +151,7 @@ def test_what_a_report_knows_well_is_not_warned_of(diagnosed, caplog):
     assert not caplog.records
 
 
-def test_they_are_made_equal_by_measuring():
+def test_they_are_made_equal_by_measuring(caplog):
     """Without any report, for one operator, at a scale where the second order is far away."""
     model, tokenizer = trained.fixture("llama")
     data = ns.open_data(None, tokenizer, n_samples=64, max_length=32, seed=2, batch_size=64)
@@ -171,6 +171,17 @@ def test_they_are_made_equal_by_measuring():
     assert equal.adaptive.intervals == {layer: (kl.low, kl.high) for layer, kl in shown.items()}
     assert list(steps) == [("contributions", 3)]
     assert steps.total() <= 3 * 6
+    assert not caplog.records
+
+
+def test_what_one_draw_made_equal_is_judged_by_another(caplog):
+    model, tokenizer = trained.fixture("llama")
+    data = ns.open_data(None, tokenizer, n_samples=2, max_length=8, seed=2)
+    noise = ns.OperatorNoise(0.05, operators="linear", layers=[0, 2, 5])
+    equal = ns.equalize_contributions(model, data, noise, trials=1)
+    shown = equal.adaptive.minded.values()
+    assert max(shown) > 1.15 * min(shown)
+    assert f"the largest is {max(shown) / min(shown):.3g} times the smallest" in caplog.text
 
 
 @pytest.mark.parametrize("noise", [ns.BitFlip(1e-2, field="mantissa"), ns.RelativeGaussian(0.5)])
