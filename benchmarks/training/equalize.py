@@ -2,20 +2,22 @@
 
     python benchmarks/training/equalize.py [--models llama gpt2 default] [--operators all linear] [--ways ...]
 
-Minutes on the fixtures; the default model takes two hours on two cores. For each model the KL of each block by itself
+Minutes on the fixtures; the default model takes hours on two cores. For each model the KL of each block by itself
 with its share of the noise: with one scale for all blocks; with the factors that a report of 50 rows foretells
 (`AdaptiveNoise.equalize`); with factors that were measured (`equalize_contributions`), on the rows that they were
-measured on with other draws, and on as many other rows. `spread` is the largest contribution over the smallest,
-`of_mean` their range, `layers` each with its interval, of which `half_width` is the widest. Figures are saved as they
-are made, so that ways can be run apart.
+measured on with other draws, and on as many other rows. Of many layers some seem far from the rest by chance alone: so
+`measured again` draws on for those that are more than 4% from the mean, and takes all of their draws together. `spread`
+is the largest contribution over the smallest, `of_mean` their range, `layers` each with its interval, of which
+`half_width` is the widest. Figures are saved as they are made, so that ways can be run apart: later ones read the
+factors of `measured`.
 """
 
 import argparse
 import json
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -28,9 +30,13 @@ HERE = Path(__file__).parent
 FIXTURES = HERE.parents[1] / "tests" / "fixtures"
 FILE = HERE / "equalize.json"
 Row = dict[str, Any]
+Known = dict[Any, tuple[float, ...]]
+"""layer -> KL in nats, and its interval"""
 
 SCALES: dict[str, tuple[float, ...]] = {"llama": (0.02, 0.1), "gpt2": (0.02, 0.1), "default": (0.05,)}
-WAYS = ("one scale", "foretold", "measured")
+WAYS = ("one scale", "foretold", "measured", "measured again", "measured on others")
+FAR = 0.04
+"""from the mean of all: layers to look at again"""
 
 
 @dataclass(frozen=True)
@@ -74,28 +80,41 @@ class Subject:
             self._report = ns.diagnose(self.model, tokenizer=self.tokenizer, n_samples=50)
         return self._report
 
-    def figures(self, way: str, plain: ns.OperatorNoise) -> Iterator[tuple[str, Row]]:
+    def figures(self, way: str, plain: ns.OperatorNoise, so_far: dict[str, Row]) -> Row:
         """What the blocks contribute, with noise that is shared out in this way."""
         if way == "one scale":
-            yield way, self._contributions(plain, self.text)
-        elif way == "foretold":
-            factors = ns.AdaptiveNoise.equalize(self.report, operators=plain.operators)
-            yield way, self._contributions(replace(plain, layers=None, adaptive=factors), self.text)
-        else:
-            equal = ns.equalize_contributions(self.model, self.text, plain, **self.effort.chance)
-            assert equal.adaptive is not None
-            yield (
-                way,
-                row({layer: (kl, *equal.adaptive.intervals[layer]) for layer, kl in equal.adaptive.minded.items()}),
-            )
-            yield "measured on others", self._contributions(replace(equal, seed=13), self.other_text)
+            return row(self._contributions(plain, self.text))
+        if way == "foretold":
+            foretold = ns.AdaptiveNoise.equalize(self.report, operators=plain.operators)
+            return row(self._contributions(replace(plain, layers=None, adaptive=foretold), self.text))
+        if way == "measured":
+            made = ns.equalize_contributions(self.model, self.text, plain, **self.effort.chance).adaptive
+            assert made is not None
+            return row({layer: (kl, *made.intervals[layer]) for layer, kl in made.minded.items()}) | {
+                "factors": dict(made.factors)
+            }
+        factors = {int(layer): factor for layer, factor in so_far["measured"]["factors"].items()}
+        noise = replace(plain, layers=None, adaptive=ns.AdaptiveNoise(factors), seed=13)
+        if way == "measured on others":
+            return row(self._contributions(noise, self.other_text))
+        return row(self._again(noise, {int(layer): known for layer, known in so_far["measured"]["layers"].items()}))
 
-    def _contributions(self, noise: ns.OperatorNoise, text: Any) -> Row:
+    def _again(self, noise: ns.OperatorNoise, known: Known) -> Known:
+        """The same contributions, those far from the mean by as many draws more."""
+        assert noise.adaptive is not None
+        mean = fmean(kl for kl, *_ in known.values())
+        far = {layer: noise.adaptive.factors[layer] for layer, (kl, *_) in known.items() if abs(kl / mean - 1) > FAR}
+        more = self._contributions(replace(noise, adaptive=ns.AdaptiveNoise(far)), self.text) if far else {}
+        return known | {
+            layer: tuple(map(fmean, zip(known[layer], found, strict=True))) for layer, found in more.items()
+        }
+
+    def _contributions(self, noise: ns.OperatorNoise, text: Any) -> Known:
         found = ns.measure_contributions(self.model, text, noise, **self.effort.chance)
-        return row({layer: (kl.value, kl.low, kl.high) for layer, kl in found.items()})
+        return {layer: (kl.value, kl.low, kl.high) for layer, kl in found.items()}
 
 
-def row(found: dict[Any, tuple[float, float, float]]) -> Row:
+def row(found: Known) -> Row:
     values = [value for value, *_ in found.values()]
     mean = sum(values) / len(values)
     return {
@@ -107,8 +126,12 @@ def row(found: dict[Any, tuple[float, float, float]]) -> Row:
     }
 
 
+def saved() -> dict[str, Any]:
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
 def save(name: str, part: str, way: str, figures: Row) -> None:
-    results = json.loads(FILE.read_text()) if FILE.exists() else {}
+    results = saved()
     results.setdefault(name, {}).setdefault(part, {})[way] = figures
     results["machine"] = {
         "processor": platform.machine(),
@@ -133,10 +156,10 @@ def main() -> None:
                 chosen = None if operators == "all" else [operators]
                 plain = ns.OperatorNoise(scale, operators=chosen, layers=blocks, seed=11)
                 part = f"{'all operators' if operators == 'all' else operators}, {scale:g}"
-                for asked_way in asked.ways:
-                    for way, figures in subject.figures(asked_way, plain):
-                        save(name, part, way, figures)
-                        print(name, part, way, round(figures["spread"], 3), flush=True)
+                for way in asked.ways:
+                    figures = subject.figures(way, plain, saved().get(name, {}).get(part, {}))
+                    save(name, part, way, figures)
+                    print(name, part, way, round(figures["spread"], 3), flush=True)
 
 
 if __name__ == "__main__":
