@@ -26,12 +26,14 @@ from .subject import Subject
 
 __all__ = ["equalize_contributions", "measure_contributions"]
 
-EQUAL = 1.05
-"""the largest contribution over the smallest, at which factors are not corrected any more"""
+EQUAL, NEARLY = 1.05, 1.15
+"""the largest contribution over the smallest, at which factors are not corrected any more; and not by few draws"""
 TRUSTED = 1.15
 """the same in draws that factors were not made from, at which a warning is due"""
 ROUNDS = 8
 """in which factors are corrected, at the most"""
+FEW = 2
+"""draws of dense noise that factors are corrected by at first: the same at every scale"""
 _FLATTEST, _STEEPEST = 0.5, 4.0
 """powers of the scale that a KL may grow with: 2 for small noise, 1 for a share of values that are struck"""
 
@@ -80,21 +82,18 @@ def equalize_contributions(
 ) -> OperatorNoise:
     """The noise with factors that make measured contributions equal, their sum being that of one scale for all.
 
-    Measures at one scale for all, and then how each layer's KL grows from there to factors that follow from it, until
-    the largest contribution is within 5% of the smallest: with the square of the scale at first, then with the power
-    that was seen, which is another one for large noise and for bits that flip. In the end all is measured once more,
-    with other draws: that is what the table of `adaptive` shows, with intervals. Where they are more than 15% apart a
-    warning says so: layers where a few values matter most, such as massive activations, take many draws.
+    A few draws correct the factors until contributions are nearly equal: by the square of the scale at first, then by
+    the power that each layer's KL was seen to grow with, which is another one for large noise and for bits that flip.
+    What all draws tell there corrects them once more. In the end all is measured with other draws: that is what the
+    table of `adaptive` shows, with intervals. Where they are more than 15% apart a warning says so: layers where a few
+    values matter most, such as massive activations, take many draws.
 
-    Arguments as in `measure_contributions`. It costs twice what that does, and about three draws more: of dense noise
-    one draw tells how a KL grows, as draws are the same at every scale.
+    Arguments as in `measure_contributions`. It costs twice what that does, and some four draws more.
     """
     measuring = _Measuring(model, data, noise, scale, tokenizer, trials, tolerance, progress)
-    kl = measuring.with_(dict.fromkeys(measuring.layers, 1.0))
-    aim = fmean(found.value for found in kl.values())
-    factors = _grown(measuring, kl, {layer: aim / found.value for layer, found in kl.items()})
+    factors = _corrected(measuring)
     judged = measuring.with_(factors, seed=noise.seed + 1)
-    if (spread := _spread({layer: found.value for layer, found in judged.items()})) > TRUSTED:
+    if (spread := _spread(judged)) > TRUSTED:
         log.warning(
             "contributions are not equal: with other draws the largest is %.3g times the smallest; more trials or rows "
             "may help",
@@ -103,24 +102,32 @@ def equalize_contributions(
     return measuring.noise_with(factors, judged)
 
 
-def _grown(measuring: "_Measuring", kl: dict[Layer, Estimate], wanted: dict[Layer, float]) -> dict[Layer, float]:
-    """The factors that let each layer's KL, which is known with one scale for all, grow as much as is wanted."""
-    factors, powers = dict.fromkeys(wanted, 1.0), dict.fromkeys(wanted, 2.0)
-    grown, best = dict(factors), (_spread(wanted), factors)
-    draws = 1 if measuring.noise.model_of_noise.name in MOMENTS else None
-    before = kl if draws is None else measuring.with_(factors, trials=draws)
+def _corrected(measuring: "_Measuring") -> dict[Layer, float]:
+    """The factors with which layers contribute equally, and together what they do with one scale for all."""
+    few = min(FEW, measuring.trials) if measuring.noise.model_of_noise.name in MOMENTS else measuring.trials
+    enough = NEARLY if few < measuring.trials else EQUAL
+    factors, powers = dict.fromkeys(measuring.layers, 1.0), dict.fromkeys(measuring.layers, 2.0)
+    kl = measuring.with_(factors, trials=few)
+    aim = fmean(found.value for found in kl.values())
+
+    def correct() -> dict[Layer, float]:
+        return {layer: factors[layer] * (aim / kl[layer].value) ** (1 / powers[layer]) for layer in factors}
+
+    best = _spread(kl), factors, kl, dict(powers)
     for _ in range(ROUNDS):
-        if best[0] <= EQUAL:
+        if best[0] <= enough:
             break
-        was, so_far = factors, grown
-        factors = {layer: was[layer] * (wanted[layer] / so_far[layer]) ** (1 / powers[layer]) for layer in wanted}
-        after = measuring.with_(factors, trials=draws)
-        grown = {layer: after[layer].value / before[layer].value for layer in wanted}
-        for layer in wanted:
-            powers[layer] = _power(was[layer], factors[layer], so_far[layer], grown[layer], powers[layer])
-        missing = {layer: wanted[layer] / grown[layer] for layer in wanted}
-        best = min(best, (_spread(missing), factors), key=lambda found: found[0])
-    return best[1]
+        before, was = factors, kl
+        factors = correct()
+        kl = measuring.with_(factors, trials=few)
+        for layer in factors:
+            powers[layer] = _power(before[layer], factors[layer], was[layer].value, kl[layer].value, powers[layer])
+        best = min(best, (_spread(kl), factors, kl, dict(powers)), key=lambda found: found[0])
+    _, factors, kl, powers = best
+    if few == measuring.trials:
+        return factors  # no draw knows more
+    kl = measuring.with_(factors)
+    return correct()
 
 
 class _Measuring:
@@ -139,7 +146,7 @@ class _Measuring:
     ) -> None:
         _check(noise, scale, trials)
         accept(model)
-        self.noise, self._trials, self._tolerance, self._progress = noise, trials, tolerance, progress
+        self.noise, self.trials, self._tolerance, self._progress = noise, trials, tolerance, progress
         self._scale = noise.model_of_noise.scale if scale is None else scale
         layout = Layout.of(model, blocks=noise.blocks)
         asked = noise.selection.layers
@@ -158,7 +165,7 @@ class _Measuring:
                 Selection((layer,), asked.operators, asked.modules),
                 noise.model_of_noise,
                 seed=noise.seed,
-                trials=trials or self._trials,
+                trials=trials or self.trials,
                 tolerance=self._tolerance,
                 scale=noise.scales(self._scale).at(layer, ""),
             )
@@ -209,8 +216,9 @@ def _check(noise: object, scale: float | None, trials: object) -> None:
         raise InputError(f"trials: got {quoted(trials)}, expected a whole number of at least 1")
 
 
-def _spread(of: dict[Layer, float]) -> float:
-    return max(of.values()) / min(of.values())
+def _spread(kl: dict[Layer, Estimate]) -> float:
+    values = [found.value for found in kl.values()]
+    return max(values) / min(values)
 
 
 def _power(before: float, after: float, was: float, now: float, known: float) -> float:
