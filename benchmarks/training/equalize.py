@@ -9,7 +9,10 @@ measured on with other draws, and on as many other rows. Of many layers some see
 `measured again` draws on for those that are more than 4% from the mean, and takes all of their draws together. `spread`
 is the largest contribution over the smallest, `of_mean` their range, `layers` each with its interval, of which
 `half_width` is the widest. Figures are saved as they are made, so that ways can be run apart: later ones read the
-factors of `measured`.
+factors of `measured`, and whether contributions are equal is what `measured again` says.
+
+`corrected by growth` is an earlier way of `equalize_contributions`, kept to be compared with: its last factors came
+from how the KL of a single draw grows with the scale.
 """
 
 import argparse
@@ -100,7 +103,11 @@ class Subject:
         return row(self._again(noise, {int(layer): known for layer, known in so_far["measured"]["layers"].items()}))
 
     def _again(self, noise: ns.OperatorNoise, known: Known) -> Known:
-        """The same contributions, those far from the mean by as many draws more."""
+        """The same contributions, those far from the mean by more draws too.
+
+        The draws that chose them count as well, so that looking again does not flatter. Ends of intervals are averaged:
+        most of their width are the rows, which are the same.
+        """
         assert noise.adaptive is not None
         mean = fmean(kl for kl, *_ in known.values())
         far = {layer: noise.adaptive.factors[layer] for layer, (kl, *_) in known.items() if abs(kl / mean - 1) > FAR}
@@ -133,7 +140,7 @@ def saved() -> dict[str, Any]:
 def save(name: str, part: str, way: str, figures: Row) -> None:
     results = saved()
     results.setdefault(name, {}).setdefault(part, {})[way] = figures
-    results["machine"] = {
+    results[name]["machine"] = {
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
